@@ -25,6 +25,7 @@ from loadtests.bench import (
     hooks,
     hostile,
     imports,
+    largestores,
     latencies,
     merges,
     metriccosts,
@@ -98,6 +99,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "push-parts": (
         pushparts.push_parts,
         "push in parts against a plain push, two processes against one, a plan of 10,000,000 files",
+    ),
+    "push-large-store": (
+        largestores.push_large_store,
+        "three versions by machines that know only hooks; a worker's memory with 10^9 chunks",
     ),
     "push-url": (
         pushurl.push_url,

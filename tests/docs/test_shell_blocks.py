@@ -34,7 +34,6 @@ BLOCKS = {
     "docker.md#volumes-that-take-changes-1": "tests/mount/docker/containers/test_writing.py is it",
     "git.md#five-lines-1": "tokens of a proxy: tests/proxy/lfs has one",
     "git.md#five-lines-2": "needs a proxy with TLS: tests/proxy/lfs has one",
-    "git.md#only-new-chunks-1": "settings of the user: tests/proxy/lfs/test_agent.py has its own",
     "git.md#where-things-lie-1": "needs what was pushed: tests/proxy/lfs pulls it",
     "git.md#a-git-commit-as-a-dataset-1": "tests/lodefs/test_import_git.py has a Git server",
     "hpc.md#for-users-a-command-that-sees-datasets-1": NODE,

@@ -1,6 +1,9 @@
 """A machine's record of a store between its pushes: where chunks and trees lie. The same file holds
 the stats of the source directories that were pushed (stat_cache.py).
 
+Of a store with many chunks it keeps in full only packs that this machine has put or used, and of
+the others their hooks (hook_rows.py).
+
 Each store has one SQLite file. All of it can be rebuilt from index shards and by reading files, so
 a broken file is renamed and replaced. SQLite does not notice flipped bits, so every row has a
 checksum. The only importer of sqlite3.
@@ -15,37 +18,55 @@ import struct
 from array import array
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
 from lodefs.chunkstore.errors import (
-    Changed,
     Corrupt,
     Denied,
     InUse,
     LodefsError,
     NoSpace,
-    NotFound,
-    UnknownFormat,
 )
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.index_shard import PackChunks, ShardPack, push_id_of
+from lodefs.chunkstore.format.index_shard import (
+    ROW_SIZE_BYTES,
+    PackChunks,
+    PackHooks,
+    ShardPack,
+    push_id_of,
+)
 from lodefs.chunkstore.format.names import ID_BYTES, PackId
-from lodefs.chunkstore.format.pack import pack_id_of_columns
+from lodefs.chunkstore.format.pack import PackIndex, pack_id_of_columns
 from lodefs.chunkstore.format.tree import Segment
 from lodefs.chunkstore.journal.named_packs import add_segments
 from lodefs.chunkstore.journal.removed_shards import removed_shards
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.push.fragmentation import Run
-from lodefs.chunkstore.repo.shard_reader import has_shard, read_shard
+from lodefs.chunkstore.push.index.hook_rows import HookRows
+from lodefs.chunkstore.repo.pack_reader import index_or_none
+from lodefs.chunkstore.repo.shard_reader import (
+    SPOILED,
+    has_shard,
+    log_left_out,
+    read_fewer_hooks,
+    read_hooks,
+    read_shard,
+    read_shards,
+)
+from lodefs.chunkstore.system.parallel_map import grouped
 
 SCHEMA_VERSION = 3
 LOCK_TIMEOUT_S = 60.0
-SHARDS_AHEAD = 32  # index shards in memory; large ones in part
-_SPOILED = (Changed, Corrupt, NotFound, UnknownFormat)
-_LEFT_OUT = "skipped a damaged index shard: %s"
+# Of a store with more, the shards of others are not read in full: these take 480 MB and a minute
+CHUNKS_MAX = 1 << 22
+FEWER_HOOKS_CHUNKS = 1 << 28  # with more, a fourth of the hooks is kept: 5 million rows, too
+SHARD_READERS = 16  # of a plan with 20,000 parts each machine reads 20,000 shards
+HOOKS_TOGETHER = 1 << 18  # in one write: some 50 MiB of memory
+PACKS_AHEAD = 16  # indexes of packs that are read at once
 CACHE_KIB = 32 * 1024
 
 _SCHEMA = """
@@ -66,6 +87,9 @@ _FIND_AT_ONCE = 256
 _SEGMENTS_TOGETHER = 4096
 _PLACE_HEAD = struct.Struct("<IQ")  # checksum, size of the tree
 _PLACE_SEGMENT = struct.Struct("<32sQQQ")
+
+_ADD_OLDER = """INSERT OR IGNORE INTO older SELECT ?1, ?2, ?3
+    WHERE NOT EXISTS (SELECT 1 FROM chunks WHERE id = ?1 AND place = ?2)"""
 
 _log = logging.getLogger(__name__)
 
@@ -104,6 +128,8 @@ class PushIndex:
         self._added: set[PackId] = set()
         self._segments: list[Segment] = []  # returned, and not in ``_named`` yet
         self._named: dict[PackId, int] = {}  # bits of chunk numbers
+        self._hooks = HookRows(self)
+        self._objects: ObjectStore | None = None  # the store, once its shards were read
         self._any_chunks = bool(self.select("SELECT 1 FROM chunks LIMIT 1"))
         self._any_trees = bool(self.select("SELECT 1 FROM trees LIMIT 1"))
         # Whether an earlier push has left files or trees that need not be read or stored now
@@ -170,16 +196,59 @@ class PushIndex:
 
     def find(self, chunk_ids: Sequence[bytes]) -> dict[bytes, int]:
         """Returns the newest places of those chunks that the store has. fragmentation.py explains
-        places."""
-        return dict(self._places("chunks", chunk_ids))
+        places. A large store may have more of them."""
+        found = dict(self._places("chunks", chunk_ids))
+        if rest := self._found_by_hooks(found, chunk_ids):
+            found |= dict(self._places("chunks", rest))
+        return found
 
     def find_all(self, chunk_ids: Sequence[bytes]) -> dict[bytes, set[int]]:
-        """Returns all places of those chunks."""
+        """Returns all places of those chunks. A large store may have more of them."""
         found: dict[bytes, set[int]] = {}
-        for table in ("chunks", "older"):
-            for chunk_id, place in self._places(table, chunk_ids):
-                found.setdefault(chunk_id, set()).add(place)
+
+        def add(some: Sequence[bytes]) -> None:
+            for table in ("chunks", "older"):
+                for chunk_id, place in self._places(table, some):
+                    found.setdefault(chunk_id, set()).add(place)
+
+        add(chunk_ids)
+        add(self._found_by_hooks(found, chunk_ids))
         return found
+
+    def _found_by_hooks(self, known: Collection[bytes], chunk_ids: Sequence[bytes]) -> list[bytes]:
+        """Adds the packs for which chunks stand that are not ``known``. Returns the chunks that may
+        be known now. Raises: Denied, Unavailable if the store cannot be read."""
+        if self._objects is None:
+            return []
+        rest = [chunk_id for chunk_id in chunk_ids if chunk_id not in known]
+        hooked = self._hooks.packs_of(rest)
+        if not hooked:
+            return []
+        from concurrent.futures import ThreadPoolExecutor
+
+        read = partial(index_or_none, self._objects)
+        packs = list(hooked)
+        with ThreadPoolExecutor(min(len(packs), PACKS_AHEAD)) as executor:
+            for start in range(0, len(packs), PACKS_AHEAD):
+                part = packs[start : start + PACKS_AHEAD]
+                indexes = dict(zip(part, executor.map(read, part), strict=True))
+                with self.writing() as db:
+                    for index in filter(None, indexes.values()):
+                        self._add_read(db, index)
+                self._hooks.settle({pack: (hooked[pack], indexes[pack]) for pack in part})
+        return rest
+
+    def _add_read(self, db: sqlite3.Connection, index: PackIndex) -> None:
+        """Adds the chunks that a stored pack has. Places that are known stay the newest."""
+        if (number := _add_pack(db, index.pack_id)) is None:
+            return
+        for first, count in index.live_runs(0, len(index)):
+            ids = index.ids[first * ID_BYTES : (first + count) * ID_BYTES]
+            rows = sorted(chunk_rows(number, ids, first))
+            added = db.executemany("INSERT OR IGNORE INTO chunks VALUES (?, ?, ?)", rows)
+            if added.rowcount < len(rows):
+                db.executemany(_ADD_OLDER, rows)
+        self._any_chunks = True
 
     def _places(self, table: str, chunk_ids: Sequence[bytes]) -> Iterator[tuple[bytes, int]]:
         if not self._any_chunks:
@@ -221,14 +290,8 @@ class PushIndex:
         """Adds packs that are in the store, from a shard or just uploaded (in no shard yet)."""
         with self.writing() as db:
             for pack in packs:
-                number = pack_number(pack.pack_id)
-                checksum = crc32(pack.pack_id, number & 0xFFFFFFFF)
-                db.execute(
-                    "INSERT OR IGNORE INTO packs VALUES (?, ?, ?)", (number, pack.pack_id, checksum)
-                )
-                row = db.execute("SELECT id FROM packs WHERE number = ?", (number,)).fetchone()
-                if row[0] != pack.pack_id:
-                    continue  # pack_number says why
+                if (number := _add_pack(db, pack.pack_id)) is None:
+                    continue
                 # Sorted like the table, which is faster
                 _add_chunks(db, sorted(chunk_rows(number, pack.ids)))
                 if shard_id is None:
@@ -242,12 +305,8 @@ class PushIndex:
     def add_run(self, pack_id: PackId, first: int, ids: bytes) -> None:
         """Adds consecutive chunks of a pack that is in the store. ``ids`` are joined, in the order
         of the pack's index."""
-        number = pack_number(pack_id)
         with self.writing() as db:
-            row = (number, pack_id, crc32(pack_id, number & 0xFFFFFFFF))
-            db.execute("INSERT OR IGNORE INTO packs VALUES (?, ?, ?)", row)
-            row = db.execute("SELECT id FROM packs WHERE number = ?", (number,)).fetchone()
-            if row[0] == pack_id:
+            if (number := _add_pack(db, pack_id)) is not None:
                 _add_chunks(db, sorted(chunk_rows(number, ids, first)))
         self._any_chunks = True
 
@@ -279,6 +338,11 @@ class PushIndex:
                 db.execute(f"DELETE FROM packs WHERE number IN ({marks})", some)
                 db.execute(f"DELETE FROM unpublished WHERE pack IN ({marks})", some)
             db.execute("DELETE FROM trees")
+        self.forget_hooks(pack_ids)
+
+    def forget_hooks(self, pack_ids: Collection[PackId]) -> None:
+        """Forgets that chunks stand for these packs, so that no more of their chunks are found."""
+        self._hooks.forget(pack_ids)
 
     def unpublished(self) -> list[ShardPack]:
         """Returns the packs of this machine's pushes, dead ones too, that no shard lists yet."""
@@ -298,38 +362,50 @@ class PushIndex:
             rows = [(pack_number(pack.pack_id),) for pack in packs]
             db.executemany("DELETE FROM unpublished WHERE pack = ?", rows)
 
-    def load_shards(self, objects: ObjectStore, *, threads: int = 8) -> None:
-        """Reads the store's index shards that are not known yet, several at once.
+    def load_shards(self, objects: ObjectStore, *, threads: int = SHARD_READERS) -> None:
+        """Reads the store's index shards that are not known yet, several at once; of a store with
+        more than CHUNKS_MAX chunks only their hooks.
 
         It skips a damaged shard, which costs only space: its chunks may be stored again. Raises:
         IndexBroken if the store lacks a known shard. Then it is an older copy of the store that was
         pushed to, and may lack what the index says it has.
         """
-        from concurrent.futures import ThreadPoolExecutor
+        self._objects = objects
+        shards = list(objects.list(keys.INDEX))
+        unseen = self._unseen(objects, [info.key[len(keys.INDEX) :] for info in shards])
+        chunks = sum(info.size_bytes for info in shards) // ROW_SIZE_BYTES
+        if chunks > CHUNKS_MAX:
+            read = read_hooks if chunks <= FEWER_HOOKS_CHUNKS else read_fewer_hooks
+            self._learn_hooks(read_shards(objects, unseen, read, threads))
+            return
+        for name, packs in read_shards(objects, unseen, read_shard, threads):
+            try:
+                self.add_packs(packs, shard_id=name)
+            except SPOILED as error:  # a large shard is read while it is used
+                log_left_out(error)
 
+    def _unseen(self, objects: ObjectStore, names: Sequence[str]) -> list[str]:
+        """Returns the shards that are not known yet. Raises: IndexBroken, as ``load_shards``
+        does."""
         known = {push_id_of(str(row[0])) for row in self.select("SELECT id FROM shards")}
-        names = [info.key[len(keys.INDEX) :] for info in objects.list(keys.INDEX)]
         if lost := known.difference(map(push_id_of, names)):
             # their rows stay, as their chunks do, and reveal an older copy of the store
             lost -= removed_shards(objects)
         if any(not has_shard(objects, push_id) for push_id in lost):  # a listing may miss one
             raise IndexBroken(f"the push index {self.path} has a shard that is gone: {min(lost)}")
-        unseen = [name for name in names if push_id_of(name) not in known]
-        if not unseen:
-            return
-        with ThreadPoolExecutor(threads) as executor:
-            for start in range(0, len(unseen), SHARDS_AHEAD):
-                part = unseen[start : start + SHARDS_AHEAD]
-                loaded = executor.map(lambda name: _load_shard(objects, name), part)
-                for name, packs in zip(part, loaded, strict=True):
-                    if packs is not None:
-                        self._learn(packs, name)
+        return [name for name in names if push_id_of(name) not in known]
 
-    def _learn(self, packs: Iterable[ShardPack], shard_id: str) -> None:
-        try:
-            self.add_packs(packs, shard_id=shard_id)
-        except _SPOILED as error:  # a large shard is read while it is used
-            _log.warning(_LEFT_OUT, error)
+    def _learn_hooks(self, shards: Iterator[tuple[str, list[PackHooks]]]) -> None:
+        """Adds the hooks of shards, many together: they lie all over the table."""
+
+        def hooks(shard: tuple[str, list[PackHooks]]) -> int:
+            return sum(len(pack.numbers) for pack in shard[1])
+
+        for some in grouped(shards, hooks, HOOKS_TOGETHER, HOOKS_TOGETHER):
+            self._hooks.add(pack for _, packs in some for pack in packs)
+            with self.writing() as db:
+                rows = [(name,) for name, _ in some]
+                db.executemany("INSERT OR IGNORE INTO shards VALUES (?)", rows)
 
     # trees
 
@@ -387,6 +463,15 @@ def _encode_place(digest: bytes, place: TreePlace) -> bytes:
     return crc32(body, crc32(digest)).to_bytes(4, "little") + body
 
 
+def _add_pack(db: sqlite3.Connection, pack_id: PackId) -> int | None:
+    """Adds the row of a pack. Returns the pack's number, or None if another pack has that."""
+    number = pack_number(pack_id)
+    row = number, pack_id, crc32(pack_id, number & 0xFFFFFFFF)
+    db.execute("INSERT OR IGNORE INTO packs VALUES (?, ?, ?)", row)
+    (found,) = db.execute("SELECT id FROM packs WHERE number = ?", (number,)).fetchone()
+    return number if found == pack_id else None
+
+
 def _add_chunks(db: sqlite3.Connection, rows: list[tuple[bytes, int, int]]) -> None:
     """Adds rows of chunks. If a chunk has a row already, its old place moves to ``older``."""
     added = db.executemany("INSERT OR IGNORE INTO chunks VALUES (?, ?, ?)", rows)
@@ -399,15 +484,6 @@ def _add_chunks(db: sqlite3.Connection, rows: list[tuple[bytes, int, int]]) -> N
     in_one_pack = [row for row, after in pairwise(rows) if row[0] == after[0]]
     db.executemany("INSERT OR IGNORE INTO older VALUES (?, ?, ?)", in_one_pack)
     db.executemany("INSERT OR REPLACE INTO chunks VALUES (?, ?, ?)", rows)
-
-
-def _load_shard(objects: ObjectStore, name: str) -> Iterator[ShardPack] | None:
-    """Returns the packs of a shard, or None if it is damaged."""
-    try:
-        return read_shard(objects, keys.shard(name))
-    except _SPOILED as error:
-        _log.warning(_LEFT_OUT, error)
-        return None
 
 
 def _version(db: sqlite3.Connection) -> int:

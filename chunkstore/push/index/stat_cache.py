@@ -285,6 +285,7 @@ def forget_chunks(index: PushIndex, chunks: Mapping[PackId, int]) -> None:
             db.execute(f"DELETE FROM {table} WHERE place IN (SELECT place FROM gone)")
         db.execute("DROP TABLE gone")
         db.execute("DELETE FROM trees")
+    index.forget_hooks(chunks.keys())  # else they may be found once more
 
     def is_lost(segment: Segment) -> bool:
         wanted = ((1 << segment.count) - 1) << segment.first

@@ -21,7 +21,12 @@ from lodefs.chunkstore.format.composite import (
     decode_tail,
 )
 from lodefs.chunkstore.format.envelope import seal, unseal
-from lodefs.chunkstore.format.index_shard import decode_shard
+from lodefs.chunkstore.format.index_shard import (
+    decode_hooks,
+    decode_shard,
+    hooks_of,
+    hooks_size_bytes,
+)
 from lodefs.chunkstore.format.journal import (
     DeletionOutcome,
     decode_beat,
@@ -114,10 +119,13 @@ def test_a_pack_of_version_1_has_all_of_its_chunks() -> None:
 
 
 def test_reads_a_golden_shard() -> None:
-    """The golden shard lists the chunks of the golden pack."""
-    [pack] = decode_shard(read("shard"))
+    """The golden shards list the chunks of the golden pack, and the newer one its hooks."""
     index = golden.pack().index
-    assert pack == (index.pack_id, index.ids, index.raw_sizes)
+    for name in ("shard", "shard-2"):
+        assert decode_shard(read(name)) == [(index.pack_id, index.ids, index.raw_sizes)]
+    assert hooks_size_bytes(read("shard")) is None
+    data = read("shard-2")
+    assert decode_hooks(data[: hooks_size_bytes(data)]) == [hooks_of(index)]
 
 
 def test_reads_a_golden_bundle() -> None:
@@ -253,6 +261,7 @@ READERS: dict[str, Callable[[bytes], object]] = {
     "pack-2": lambda data: PackIndex.decode(golden.pack().pack_id, data),
     "purge": lambda data: decode_purge(data, 3, "it"),
     "shard": decode_shard,
+    "shard-2": decode_shard,
     "commit-2": decode_commit,
     "commit-3": decode_commit,
     "ref": lambda data: unseal("ref", {1: dict}, data, "ref"),

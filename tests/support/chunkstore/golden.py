@@ -343,7 +343,7 @@ def examples() -> dict[str, bytes]:
         "pack": b"".join(pack().buffers),
         "pack-2": thin_pack(),
         "pack-virtual": TEXT_FRAME + virtual_pack().encode_tail(),
-        "shard": encode_shard([pack().index]),
+        "shard-2": encode_shard([pack().index]),
         "tree": encode_tree(tree()),
         "commit-2": encode_commit(commit()),
         "commit-3": encode_commit(commit_with_metadata()),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from threading import Event
 from typing import Any
 
 import pytest
@@ -22,23 +24,27 @@ from lodefs.chunkstore.errors import (
     Unavailable,
     UnknownFormat,
 )
+from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import Commit
 from lodefs.chunkstore.format.journal import End
 from lodefs.chunkstore.format.push_plan import PushPlan
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.journal.push_plans import PushPlans
+from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
+from lodefs.chunkstore.objects.pack_locations import PackLocations
+from lodefs.chunkstore.push.changes.overlay import ChangedDirectory
 from lodefs.chunkstore.push.limits import AllowRemovals, allow_all
 from lodefs.chunkstore.push.parts import plan as plan_module
-from lodefs.chunkstore.push.parts.finish import finish_plan
+from lodefs.chunkstore.push.parts.finish import finish_plan, joined
 from lodefs.chunkstore.push.parts.part import do_part
 from lodefs.chunkstore.push.parts.part_scan import PartLimits
 from lodefs.chunkstore.push.parts.plan import discard_plan, make_plan
 from lodefs.chunkstore.push.parts.plan_status import PlanStatus, read_status
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
-from lodefs.chunkstore.repo.store import create_store
+from lodefs.chunkstore.repo.store import create_store, open_store
 from lodefs.chunkstore.repo.verify import verify
 from tests.support.chunkstore.directories import awkward, in_commit, in_directory, write_files
-from tests.support.chunkstore.faulty_store import FaultyObjects, fail
+from tests.support.chunkstore.faulty_store import BLOCK_TIMEOUT_S, FaultyObjects, fail
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.maintenance.schedules import one_at_a_time
 from tests.support.maintenance.world import World
@@ -145,6 +151,80 @@ def test_a_part_that_is_done_reads_and_sends_nothing(site: Site) -> None:
     site.do(0, machine="two")
     assert site.objects.count("put", "packs/") == 0
     assert site.objects.count("get", "plans/p/parts/") == 0
+
+
+def test_what_two_tasks_store_at_once_is_twice_in_the_store(site: Site) -> None:
+    """Neither finds the other's chunks before its index shard is there. The commit is right, gc
+    runs that merge and rewrite packs keep both copies, and a later push uses one of them. (Packs
+    with the same list of chunks are one pack.)"""
+    random = Random(1)
+    same = random.randbytes(400_000)
+    write_files(site.source, {name: random.randbytes(30_000) + same for name in "ab"})
+    assert site.plan(limits=PartLimits(files=1, size_bytes=500_000)).parts == 2
+
+    def meanwhile(perform: Callable[[], Any]) -> Any:
+        site.do(1, machine="two")
+        return perform()
+
+    site.objects.add(meanwhile, "put", keys.INDEX, times=1)
+    site.do(0, machine="one")
+    site.assert_pushed(site.finish())
+    options = CollectOptions(0, workers=1, min_used=1.0, merge_below_bytes=1 << 20)
+    for _ in range(3):
+        store = open_store(PackLocations(site.objects))
+        collect(store, options)
+    stored = [info.size_bytes for info in site.objects.list("composites/")]
+    assert 1.5 * len(same) < sum(stored) < 2.5 * len(same)
+    result = push(store, site.source, REPO, "later", site.options("three"))
+    assert (result.new_bytes, verify(store, None, data=True).problems) == (0, [])
+
+
+def test_parts_of_a_plan_are_put_side_by_side(site: Site) -> None:
+    """There may be 20,000, and a store takes its time for each."""
+    is_next_put = Event()
+
+    def wait_for_next(perform: Callable[[], Any]) -> Any:
+        assert is_next_put.wait(BLOCK_TIMEOUT_S)
+        return perform()
+
+    def tell(perform: Callable[[], Any]) -> Any:
+        is_next_put.set()
+        return perform()
+
+    _some_files(site.source)
+    site.objects.add(wait_for_next, "put", keys.plan_part("p", "parts", 0))
+    site.objects.add(tell, "put", keys.plan_part("p", "parts", 1))
+    assert site.plan().parts > 5
+    assert is_next_put.is_set()
+
+
+class _Lazy(Executor):
+    """Does a call when somebody wants its result; ``most`` are the calls that waited at once."""
+
+    most = waiting = 0
+
+    def submit(self, fn: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.waiting += 1
+        self.most = max(self.most, self.waiting)
+
+        def result(timeout: float | None = None) -> Any:
+            self.waiting -= 1
+            return fn(*args, **kwargs)
+
+        future: Future[Any] = Future()
+        future.result = result  # type: ignore[method-assign]
+        return future
+
+
+def test_directories_of_several_parts_are_read_side_by_side(site: Site) -> None:
+    """There may be one for each of 20,000 parts, and a store takes its time for each."""
+    write_files(site.source, {f"{n}/{m}": bytes([n, m]) for n in range(9) for m in range(4)})
+    site.do(*range(site.plan(limits=PartLimits(files=3)).parts))
+    roots = [one.root for _, one in sorted(site.status().done.items())]
+    executor = _Lazy()
+    root = joined(site.store.packs, roots, {}, executor)
+    assert isinstance(root, ChangedDirectory) and len(root.children) == 9
+    assert executor.most >= 2 * 8
 
 
 def test_finish_names_the_parts_that_are_to_be_done(site: Site) -> None:

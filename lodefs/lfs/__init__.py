@@ -1,1 +1,0 @@
-"""The client side of Git LFS: objects are cut before they are sent."""
