@@ -104,6 +104,10 @@ class Held(Unavailable):
     """A store throttles, so this request was not sent."""
 
 
+class UnderWay(Unavailable):
+    """The other side has begun what was asked for, which takes long: ask again."""
+
+
 class DeadlineExceeded(Unavailable):
     """The time given for an operation ran out."""
 

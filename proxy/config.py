@@ -20,7 +20,8 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.format.names import Spec, parse_spec
+from lodefs.chunkstore.format.git_url import check_allowed
+from lodefs.chunkstore.format.names import Spec, check_repo, parse_spec
 from lodefs.chunkstore.objects.in_place.source_settings import SourceSettings, parse_sources
 from lodefs.chunkstore.objects.schemes import FORMS, scheme_of
 from lodefs.chunkstore.protocol import wire
@@ -42,6 +43,7 @@ RATE_BYTES_PER_S_MIN = 1 << 20  # at a lower rate, one chunk takes longer than i
 SCRUB_BYTES_PER_S = 16 << 20
 SCRUB_DAYS = 7
 HUB_SIZE_BYTES = 1 << 40  # of one repository that is fetched
+GIT_SIZE_BYTES = 4 << 30
 S3_PORT_DEFAULT = 7480
 PRICE_MAX = 1e6
 TRACE_RATIO = 0.01
@@ -152,6 +154,21 @@ def _hub_url(value: object) -> str:
     if not _is_plain_url(text):
         raise InvalidInput("must be the URL of a hub, such as https://huggingface.co")
     return text.rstrip("/")
+
+
+def _git_allowed(value: object) -> tuple[str, ...]:
+    return tuple(map(check_allowed, _texts(value, '["https://github.com/org"]')))
+
+
+def _repos(value: object) -> tuple[str, ...]:
+    return tuple(map(check_repo, _texts(value, '["vision/cats"]')))
+
+
+def _texts(value: object, example: str) -> list[str]:
+    texts = value.split() if isinstance(value, str) else value
+    if not isinstance(texts, list | tuple) or not all(isinstance(one, str) for one in texts):
+        raise InvalidInput(f"must be a list such as {example}, or a text with spaces between them")
+    return list(texts)
 
 
 def _stores(value: object) -> tuple[str, ...]:
@@ -365,6 +382,10 @@ class Config:
     hub_upstream: str | None = _setting(None, _maybe(_hub_url), str)
     hub_token_file: Path | None = _setting(None, _maybe(_path), str)
     hub_size_bytes_max: int = _setting(HUB_SIZE_BYTES, parse_size, int, str)
+    git_allowed: tuple[str, ...] = _setting((), _git_allowed, list, str)
+    git_credentials_file: Path | None = _setting(None, _maybe(_path), str)
+    git_lfs_repos: tuple[str, ...] = _setting((), _repos, list, str)
+    git_size_bytes_max: int = _setting(GIT_SIZE_BYTES, parse_size, int, str)
     connections_max: int = _setting(4096, _whole(1, 1_000_000), int)
     streams_max: int = _setting(512, _whole(1, 1_000_000), int)
     idle_timeout_s: float = _setting(120.0, _seconds(1, 86400), int, float)
@@ -460,6 +481,10 @@ class Config:
             found.append("hub_token_file: needs hub_upstream, the hub that it is for")
         if self.hub_upstream is not None and find_spec("huggingface_hub") is None:
             found.append("hub_upstream: needs a package: pip install 'lodefs[hf]'")
+        if self.git_allowed and shutil.which("git") is None:
+            found.append("git_allowed: needs the program git")
+        if self.git_credentials_file is not None and not self.git_allowed:
+            found.append("git_credentials_file: needs git_allowed, the hosts that it is for")
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             found.append("tls_cert_file: TLS needs tls_cert_file and tls_key_file")
         if self.listen is not None and self.plain_tokens_refused(self.listen[0]):

@@ -351,6 +351,15 @@ class LfsWriter(Protocol):
         """Returns when an object that was put is stored or refused."""
 
 
+class GitImports(Protocol):
+    """Imports of commits of Git that the store lacks."""
+
+    async def imported(self, repo: str, rev: str) -> str:
+        """Returns the revision ``git:ID`` of what a revision ``git:...`` names, which the store has
+        then. Raises: NotFound for another revision or a repository that this node does not import,
+        and for what Git lacks; Denied, TooLarge; UnderWay."""
+
+
 class NodeService(Protocol):
     """One node for the HTTP side. ``cache_control`` is None without a cache."""
 
@@ -377,6 +386,10 @@ class NodeService(Protocol):
     @property
     def lfs(self) -> LfsWriter | None:
         """Writes for Git LFS; None if this node never writes."""
+
+    @property
+    def git(self) -> GitImports | None:
+        """Imports from Git; None if the settings allow none."""
 
     @property
     def counts(self) -> Counts:

@@ -5,15 +5,19 @@ from __future__ import annotations
 
 import re
 
+from lodefs.chunkstore.errors import InvalidInput
+
 SOURCE = "lodefs-git"  # the key of the metadata with the URL of the Git repository
 COMMIT = "lodefs-git-commit"  # the key of the id of the Git commit
 SUBMODULES = "lodefs-git-submodules"  # the key that says that submodules are in the commit
 BRANCH = "imports"  # of a repository that nodes import, as volumes ask for its commits
 TREE_BELOW = "git"  # repositories that nodes import are git/HOST/PATH
 
-ID_CHARS_MIN = 7  # the shortest beginning of an id, as Git shows it
-REVISION = r"git:[0-9a-f]{7,64}"
-_REVISION = re.compile(rf"{REVISION}\Z")
+# git:ID, with a beginning of 7 or more digits, as Git shows ids; or git:NAME, of a branch or tag of
+# Git, in which '+' stands for '/'
+REVISION = r"git:[A-Za-z0-9][A-Za-z0-9._+-]*"
+_BY_ID = re.compile(r"git:([0-9a-f]{7,64})\Z")
+_BY_NAME = re.compile(rf"{REVISION}\Z")
 _ID = re.compile(r"(?:[0-9a-f]{40}|[0-9a-f]{64})\Z")
 _TAG = "git-"
 
@@ -25,7 +29,20 @@ def is_id(text: str) -> bool:
 
 def id_in(rev: str) -> str | None:
     """Returns the beginning of the id in a revision ``git:ID``; None for any other revision."""
-    return rev.partition(":")[2] if _REVISION.match(rev) else None
+    found = _BY_ID.match(rev)
+    return None if found is None else found[1]
+
+
+def name_in(rev: str) -> str | None:
+    """Returns the branch, tag or id of Git in a revision ``git:...``; None for any other."""
+    return rev.removeprefix("git:").replace("+", "/") if _BY_NAME.match(rev) else None
+
+
+def revision_of(name: str) -> str:
+    """Returns the revision of a branch, a tag or an id of Git. Raises: InvalidInput."""
+    if "+" in name:
+        raise InvalidInput(f"{name!r}: a name with '+' cannot be a revision here: give an id")
+    return f"git:{name.replace('/', '+')}"
 
 
 def tag_of(commit_id: str) -> str:

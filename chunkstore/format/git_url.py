@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from lodefs.chunkstore.errors import Denied, InvalidInput
+from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format import git
-from lodefs.chunkstore.format.names import check_repo
+from lodefs.chunkstore.format.names import Spec, check_repo, split_path
 
 HEAD = "HEAD"
 SCHEMES = ("https", "http", "ssh")
@@ -47,7 +48,7 @@ class GitUrl(NamedTuple):
     def repo(self) -> str:
         """The repository of a store that nodes import it into. Raises: InvalidInput."""
         port = f"_{self.port}" if self.port else ""
-        return check_repo(f"{git.TREE_BELOW}/{self.host}{port}/{self.path.removesuffix('.git')}")
+        return check_repo(f"{git.TREE_BELOW}/{self.host}{port}/{self.path}")
 
 
 def is_git_url(text: str) -> bool:
@@ -101,23 +102,43 @@ def check_rev(rev: str) -> str:
     return rev
 
 
-def check_allowed(url: GitUrl, allowed: Sequence[str]) -> GitUrl:
-    """Returns a URL that lies below one of ``allowed``, each of which ends with a slash. Raises:
-    Denied."""
-    place = f"{url.scheme}://{url.place}"
-    if "%" in url.path or not any(place.startswith(one) for one in allowed):
-        raise Denied(
-            f"{url.scheme}://{url.host} is not in git_allowed of this node's settings, or "
-            f"{url.path} is not below what is: the administrator decides which repositories of Git "
-            "nodes read"
-        )
-    return url
+def spec_of_url(text: str) -> Spec:
+    """Returns the dataset that ``URL[@REV][:PATH]`` names, which nodes import when it is asked
+    for. Raises: InvalidInput."""
+    scheme, _, rest = text.partition("://")
+    host, _, path = rest.partition("/")
+    path, colon, inside = path.partition(":")
+    path, at, rev = path.partition("@")
+    repo = parse_git_url(f"{scheme}://{host}/{path}").repo
+    where = b"/".join(split_path(os.fsencode(inside))) if colon else b""
+    return Spec(repo, revision(rev if at else HEAD), where)
 
 
-def check_prefix(text: str) -> str:
-    """Returns the beginning of allowed URLs, with a slash at its end. Raises: InvalidInput."""
+def revision(name: str) -> str:
+    """Returns the revision of a store that a branch, a tag or an id of Git is. Raises:
+    InvalidInput."""
+    return git.revision_of(check_rev(name))
+
+
+def url_of_repo(repo: str, allowed: Sequence[str]) -> str | None:
+    """Returns the URL of a repository that nodes import, if it is one of ``allowed``, or below one;
+    None if it is not. How it is reached, they say."""
+    for one in allowed:
+        beginning = one if one.endswith("/") else f"{one}/"
+        below = parse_git_url(f"{beginning}x").repo.removesuffix("x")
+        if f"{repo}/" == below and one != beginning:
+            return one
+        if repo.startswith(below) and len(repo) > len(below):
+            return str(parse_git_url(beginning + repo.removeprefix(below)))
+    return None
+
+
+def check_allowed(text: str) -> str:
+    """Returns a valid entry of the settings: a host (https://HOST/), or what is at or below a URL.
+    Raises: InvalidInput."""
     below = parse_git_url(f"{text.rstrip('/')}/x")
-    return str(below._replace(user="")).removesuffix("x")
+    check_repo(below.repo)
+    return str(below).removesuffix("/x") if below.path != "x" else str(below).removesuffix("x")
 
 
 def relative_to(url: GitUrl, text: str) -> GitUrl:

@@ -30,7 +30,7 @@ _BASE_TAG = re.compile(r"mounted-.*-[0-9a-f]{16}\Z")
 _STEP = r"\^[0-9]?|~[0-9]{0,4}"
 _STEPS = re.compile(_STEP)
 _REVISION = re.compile(rf"({git.REVISION}|[A-Za-z0-9][A-Za-z0-9._-]*)((?:{_STEP})*)\Z")
-# REPO@git:ID, whose colon is not the one before a path
+# REPO@git:..., whose colon is not the one before a path
 _OF_GIT = re.compile(rf"[^:@]*@{git.REVISION}(?:{_STEP})*(?=:|\Z)".encode())
 _HEX = re.compile(r"[0-9a-f]+\Z")
 _HEX_PREFIX = re.compile(r"[0-9a-f]{6,64}\Z")
@@ -113,8 +113,8 @@ def check_new_ref_name(name: str) -> str:
 
 
 class Revision(NamedTuple):
-    """A parsed REV. ``name`` is a branch, a tag, a commit, or a prefix of one; or ``git:`` and the
-    id of a Git commit, or its beginning. ``steps`` leads from there to the commit: each is the
+    """A parsed REV. ``name`` is a branch, a tag, a commit, or a prefix of one; or ``git:`` and an
+    id, or a name, of Git. ``steps`` leads from there to the commit: each is the
     number of a parent, counted from 1."""
 
     name: str

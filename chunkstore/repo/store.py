@@ -267,6 +267,11 @@ class Store:
         refs = self.refs(repo)
         if (git_id := git.id_in(rev)) is not None:
             return self._made_from(repo, git_id)
+        if (name := git.name_in(rev)) is not None:
+            raise NotFound(
+                f"{repo}@{rev}: only Git knows where {name} is now: `lodefs import-git URL@{name} "
+                f"{repo}` asks it, and nodes ask it for repositories that their settings allow"
+            )
         for kind in (BRANCHES, TAGS):
             entry = refs.latest(kind, rev)
             if entry is not None and entry.commit is not None:

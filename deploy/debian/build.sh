@@ -105,7 +105,7 @@ Maintainer: lodefs maintainers <lodefs@localhost>
 Installed-Size: $(find "$tree" -type f -printf '%s\n' | awk '{ sum += $1 } END { print int(sum / 1024) }')
 Depends: $fits, libc6, libgcc-s1, libstdc++6, ca-certificates
 Recommends: fuse3, systemd
-Suggests: docker.io
+Suggests: docker.io, git
 Section: net
 Priority: optional
 Description: versioned datasets on S3, mounted in a second

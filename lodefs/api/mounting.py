@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
+from contextlib import closing
 from typing import Self, Unpack
 
 import msgspec
 
-from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.format.names import Spec
+from lodefs.chunkstore.errors import InvalidInput, UnderWay
+from lodefs.chunkstore.format import git
+from lodefs.chunkstore.format.names import Spec, parse_revision
+from lodefs.chunkstore.protocol.connection import parse_address
+from lodefs.chunkstore.protocol.read_client import Client
 from lodefs.mount.kernel import features
 from lodefs.mount.kernel.device import check_device
 from lodefs.mount.options import READ_TIMEOUT_S, MountOptions, Wanted, check_mode
@@ -20,6 +26,7 @@ from lodefs.settings.access_rules import access_rules
 from lodefs.settings.mount_file import MountFile
 from lodefs.settings.session import NodeWhere, Session, opened, spec_of
 
+IMPORT_S_MAX = 2 * 3600.0  # of a commit of Git
 FOR_GROUP, FOR_OWNER = 0o550, 0o500  # modes of directories
 
 
@@ -101,13 +108,15 @@ def options_of(
     log_path: str = "",
     *,
     proxy_unused_timeout_s: float = UNUSED_TIMEOUT_S,
+    tell: Callable[[str], object] = lambda _text: None,
 ) -> MountOptions:
     """The options of the mount's process. Starts a proxy if none runs; it ends after it was unused
-    for a time."""
+    for a time. A commit of Git is in the store then, and ``tell`` is called if that takes long.
+    Raises: NotFound, Denied, Unavailable for such a commit."""
     without = features.parse(session.environment.get(features.VARIABLE, ""))
     session.apply_options(proxy=session.proxy_option or requested.proxy)
     requested = _restricted(session, requested)
-    return MountOptions(
+    options = MountOptions(
         repo=requested.spec.repo,
         rev=requested.spec.rev,
         path=requested.spec.path,
@@ -122,6 +131,26 @@ def options_of(
         passthrough=requested.passthrough or "auto",
         without=without,
     )
+    if git.name_in(parse_revision(options.rev).name) is not None:
+        _wait_for_import(options, tell)
+    return options
+
+
+def _wait_for_import(options: MountOptions, tell: Callable[[str], object]) -> None:
+    """Returns when the proxy has imported a commit of Git. Raises its error."""
+    with closing(
+        Client(parse_address(options.proxy), token=options.token, timeout_s=options.read_timeout_s)
+    ) as client:
+        ends_s = time.monotonic() + IMPORT_S_MAX
+        while True:
+            try:
+                client.snapshot(options.repo, options.rev)
+            except UnderWay as error:
+                if time.monotonic() > ends_s:
+                    raise
+                tell(str(error))
+            else:
+                return
 
 
 def _restricted(session: Session, requested: MountFile) -> MountFile:

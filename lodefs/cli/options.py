@@ -14,6 +14,7 @@ from typing import Any, get_origin
 import click
 
 from lodefs.chunkstore.errors import Corrupt, InvalidInput, NotFound
+from lodefs.chunkstore.format.git_url import is_git_url, spec_of_url
 from lodefs.chunkstore.format.names import DEFAULT_BRANCH, Spec, Target, parse_spec, parse_target
 from lodefs.cli import text
 from lodefs.cli.parameters import Parameter, argument, option, parameters_of
@@ -36,8 +37,11 @@ def reject(given: Mapping[str, object], why: str) -> None:
 
 
 def spec_from(words: str) -> Spec:
-    """Parses REPO[@REV][:PATH] of the command line. Raises: InvalidInput, with a hint if the colon
-    before PATH is missing, or the revision before ~N."""
+    """Parses REPO[@REV][:PATH] of the command line, where REPO may be the URL of a Git repository.
+    Raises: InvalidInput, with a hint if the colon before PATH is missing, or the revision before
+    ~N."""
+    if is_git_url(words):
+        return spec_of_url(words)
     try:
         return parse_spec(os.fsencode(words))
     except InvalidInput as error:

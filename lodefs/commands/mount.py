@@ -182,7 +182,7 @@ def _mount(
         check_mountpoint(requested.directory)
     if passed(requested.directory) is None:
         check_device()
-    options = options_of(session, requested, log_path)
+    options = options_of(session, requested, log_path, tell=_tell)
     if foreground:
         mount_here(options, ready)
     else:
@@ -231,6 +231,10 @@ def _take_over(
         take_over_here(directory, ready)
     else:
         ready(take_over(directory, log_path=log_path))
+
+
+def _tell(words: str) -> None:
+    click.echo(f"lodefs: {text.escaped(words)}", err=True)
 
 
 def _announce_wait(options: MountOptions) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from lodefs.chunkstore.errors import Denied, InvalidInput
+from lodefs.chunkstore.format.git_url import is_git_url, spec_of_url
 from lodefs.chunkstore.format.names import Spec, parse_spec
 from lodefs.chunkstore.system import safe_open
 from lodefs.settings import config
@@ -227,8 +228,11 @@ def opened(
 
 
 def spec_of(spec: str | Spec) -> Spec:
-    """Parses ``REPO[@REV][:PATH]``. Raises: InvalidInput."""
-    return spec if isinstance(spec, Spec) else parse_spec(spec)
+    """Parses ``REPO[@REV][:PATH]``; REPO may be the URL of a Git repository, which the node's proxy
+    imports. Raises: InvalidInput."""
+    if isinstance(spec, Spec):
+        return spec
+    return spec_of_url(spec) if is_git_url(spec) else parse_spec(spec)
 
 
 def revision_of(spec: str | Spec) -> Spec:

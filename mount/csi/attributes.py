@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.format.git_url import check_rev, is_git_url, parse_git_url
 from lodefs.chunkstore.format.names import (
     DEFAULT_BRANCH,
     check_ref_name,
@@ -30,7 +31,7 @@ T = TypeVar("T")
 KUBERNETES = "csi.storage.k8s.io/"  # podInfoOnMount and the provisioner add keys with this prefix
 PROVISIONER = "storage.kubernetes.io/"
 EPHEMERAL = f"{KUBERNETES}ephemeral"
-VALID = ("repo", "commit", "write", "branch", "path", "store", "cachePin", "mountOptions")
+VALID = ("repo", "commit", "ref", "write", "branch", "path", "store", "cachePin", "mountOptions")
 CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
 SECRET_KEYS = ("token", *CREDENTIALS)
 SECRET_BYTES_MAX = 16384
@@ -104,6 +105,10 @@ def parse_secrets(secrets: Mapping[str, str]) -> Secrets:
     return Secrets(token, found)
 
 
+def _git_repo(url: str) -> str:
+    return parse_git_url(url).repo
+
+
 def _secret(key: str, value: str) -> str:
     value = value.strip()
     if not value or len(value) > SECRET_BYTES_MAX or not all("!" <= char <= "~" for char in value):
@@ -140,14 +145,14 @@ class _Attributes:
         if not self._values.get("repo"):
             self._problems.append("volumeAttributes repo is missing: give the name of the dataset")
         source = Source(
-            repo=self._take("repo", check_repo) or "",
+            repo=self._take("repo", _git_repo if self._is_git else check_repo) or "",
             store=self._take("store", volume_options.store_url) or "",
             path=self._take("path", volume_options.directory) or b"",
             uid=options.uid,
             gid=gid,
             mode=options.mode,
         )
-        rev = self._branch() if commits else self._take("commit", check_revision)
+        rev = self._revision(commits)
         pin_s = self._take("cachePin", volume_options.pin_s)
         wanted = MountClaim(source=source, rev=rev or DEFAULT_BRANCH, pin_s=pin_s)
         self._check_writing(wanted, commits)
@@ -155,6 +160,24 @@ class _Attributes:
             attributes = ", ".join(VALID)
             raise InvalidInput(f"{'; '.join(self._problems)}. Attributes are {attributes}")
         return VolumeOptions(wanted, options.noexec, commits, bool(commits and group))
+
+    @property
+    def _is_git(self) -> bool:
+        return is_git_url(self._values.get("repo", ""))
+
+    def _revision(self, commits: str) -> str | None:
+        """Returns the revision of the store, or of Git if the repository is one of Git."""
+        if self._is_git:
+            if commits:
+                self._problems.append(
+                    'volumeAttributes write: "true" is not for a Git repository: use a copy of it'
+                )
+            return volume_options.git_revision(
+                self._take("commit", check_rev), self._take("ref", check_rev), self._problems
+            )
+        if "ref" in self._values:
+            self._problems.append("volumeAttributes ref is for the URL of a Git repository")
+        return self._branch() if commits else self._take("commit", check_revision)
 
     def _commits(self) -> str:
         """Returns the policy for changes; "" for a volume that takes none."""

@@ -13,6 +13,8 @@ from typing import TypeVar
 import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError
+from lodefs.chunkstore.format.git import id_in
+from lodefs.chunkstore.format.git_url import check_rev, is_git_url, parse_git_url
 from lodefs.chunkstore.format.names import (
     DEFAULT_BRANCH,
     ID_BYTES,
@@ -33,6 +35,7 @@ NotFound, Unavailable."""
 VALID = (
     "repo",
     "commit",
+    "ref",
     "write",
     "branch",
     "path",
@@ -100,10 +103,9 @@ class _Parser:
     def options(self) -> Options:
         """Parses all options."""
         source, commits = self._source(), self._commits()
-        name = ("branch", check_ref_name) if commits else ("commit", check_revision)
-        rev = self._take(*name) or DEFAULT_BRANCH
+        rev = self._revision(commits)
         follow_s = self._take("follow", parse_duration)
-        if follow_s is not None and len(rev) == 2 * ID_BYTES:
+        if follow_s is not None and (len(rev) == 2 * ID_BYTES or id_in(rev)):
             self._problems.append("option follow needs a branch, and commit= names a commit")
         options = Options(
             source=source,
@@ -118,6 +120,23 @@ class _Parser:
         if self._failure is not None:
             raise self._failure
         return options
+
+    def _revision(self, commits: str) -> str:
+        """Returns the revision of the store, or of Git if the repository is one of Git."""
+        if self._is_git:
+            if commits:
+                self._problems.append("write=true is not for a Git repository: mount a copy of it")
+            return volume_options.git_revision(
+                self._take("commit", check_rev), self._take("ref", check_rev), self._problems
+            )
+        if "ref" in self._values:
+            self._problems.append("option ref is for the URL of a Git repository: give commit")
+        name = ("branch", check_ref_name) if commits else ("commit", check_revision)
+        return self._take(*name) or DEFAULT_BRANCH
+
+    @property
+    def _is_git(self) -> bool:
+        return is_git_url(self._values.get("repo", ""))
 
     def _commits(self) -> str:
         """Returns the policy for changes; "" for a read-only volume."""
@@ -176,6 +195,8 @@ class _Parser:
                 "option repo is missing: give repo=NAME, or repo=URL with its store"
             )
             return store, ""
+        if self._is_git:
+            return store, self._take("repo", lambda url: parse_git_url(url).repo) or ""
         if "://" not in value and not value.startswith("/"):
             return store, self._take("repo", _repo_name) or ""
         if store:

@@ -10,6 +10,8 @@ import re
 from urllib.parse import parse_qsl, urlsplit
 
 from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.format import git
+from lodefs.chunkstore.format.git_url import HEAD
 from lodefs.chunkstore.format.names import split_path
 from lodefs.chunkstore.objects.schemes import FORMS, SETTINGS, scheme_of
 from lodefs.chunkstore.protocol.cache_control import PIN_S_MAX
@@ -53,6 +55,20 @@ def store_url(text: str) -> str:
         takes = f"{' and '.join(known)}, and no others" if known else "no settings"
         raise InvalidInput(f"the URL of such a store takes {takes}")
     return text
+
+
+def git_revision(commit: str | None, ref: str | None, problems: list[str]) -> str:
+    """Returns the revision of a Git repository that the options ``commit`` or ``ref`` name, each
+    checked by git_url.check_rev; adds what is wrong to ``problems``."""
+    if commit and ref:
+        problems.append("give commit or ref, not both")
+    if commit and not git.id_in(f"git:{commit}"):
+        problems.append("commit is the id of a Git commit; ref names a branch or tag")
+    try:
+        return git.revision_of(commit or ref or HEAD)
+    except InvalidInput as error:
+        problems.append(f"option ref: {error}")
+        return ""
 
 
 def directory(text: str) -> bytes:

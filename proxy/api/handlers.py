@@ -8,6 +8,7 @@ from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound, Unav
 from lodefs.chunkstore.format.decoding import from_msgpack
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.protocol import wire
+from lodefs.chunkstore.protocol.wire import Snapshot
 from lodefs.proxy.api import disclosure, openapi, responses, routes, views
 from lodefs.proxy.api.control_handlers import CacheControlHandlers
 from lodefs.proxy.api.request import Request
@@ -142,11 +143,22 @@ class Handlers:
         return Answer(200, headers, await self._names.tree(snapshot, entry.ino))
 
     async def _snapshots(self, route: Route, request: Request) -> Answer:
-        snapshot = await self._names.snapshot(route.repo, route.rev)
+        snapshot = await self._snapshot(route)
         headers = [*_snapshot_headers(snapshot, route.rev), ("Vary", "Accept")]
         if wire.MSGPACK in request.headers.get("Accept", ""):
             return msgpack_answer(snapshot, headers)
         return json_answer(views.snapshot_view(snapshot), headers=headers)
+
+    async def _snapshot(self, route: Route) -> Snapshot:
+        """Returns what a revision is now. Programs that fix a commit ask for it, so that this is
+        also where a commit of Git is imported, if the node does that."""
+        try:
+            return await self._names.snapshot(route.repo, route.rev)
+        except NotFound:
+            if self._node.git is None or not route.rev.startswith("git:"):
+                raise
+        rev = await self._node.git.imported(route.repo, route.rev)
+        return await self._names.snapshot(route.repo, rev)
 
     async def _entry(self, route: Route, _request: Request) -> Answer:
         snapshot = await self._names.snapshot(route.repo, route.rev)

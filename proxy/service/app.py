@@ -43,6 +43,7 @@ from lodefs.proxy.config import PLAIN_TOKENS, Config, cache_size_bytes
 from lodefs.proxy.data import processors
 from lodefs.proxy.data.processes import DataProcesses, DataSettings, descriptors
 from lodefs.proxy.fetch.data_plane import DataPlane
+from lodefs.proxy.git.imports import GitSettings
 from lodefs.proxy.http.admission import ClientLimits
 from lodefs.proxy.http.door_tls import DoorTls
 from lodefs.proxy.http.endpoint import Endpoint
@@ -172,6 +173,7 @@ def _open_node(
                 region=config.region,
                 directory=config.cache_dir.absolute() / "lfs",
             ),
+            git=git_settings(config),
         )
         with ExitStack() as started:
             data = _start_data(config, opened[1], cache)
@@ -484,6 +486,26 @@ def upstream_settings(config: Config) -> UpstreamSettings | None:
         directory=config.cache_dir.absolute() / "hub",
         token_file=config.hub_token_file,
         size_bytes_max=config.hub_size_bytes_max,
+    )
+
+
+def git_settings(config: Config) -> GitSettings | None:
+    """Returns the settings of imports from Git, if any are allowed. Raises: InvalidInput if others
+    may read the credentials."""
+    if not config.git_allowed:
+        return None
+    if config.git_credentials_file is not None:
+        file = config.git_credentials_file
+        check_private(file, f"git_credentials_file {file}")
+    return GitSettings(
+        allowed=config.git_allowed,
+        lfs_repos=config.git_lfs_repos,
+        credentials_file=config.git_credentials_file,
+        size_bytes_max=config.git_size_bytes_max,
+        store=config.store,
+        endpoint_url=config.endpoint_url,
+        region=config.region,
+        directory=config.cache_dir.absolute() / "git",
     )
 
 

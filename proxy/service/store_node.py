@@ -38,10 +38,11 @@ from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.pack_source import StorePacks
 from lodefs.proxy.fetch.purged_chunks import PurgedChunks, Purging
 from lodefs.proxy.fetch.single_flight import Fetcher
+from lodefs.proxy.git.imports import GitProcesses, GitSettings
 from lodefs.proxy.hub.upstream import HubUpstream, UpstreamSettings
 from lodefs.proxy.lfs.group_commits import GroupCommits
 from lodefs.proxy.lfs.writer import LfsProcess, LfsSettings
-from lodefs.proxy.node import CacheControl, LfsWriter, Upstream
+from lodefs.proxy.node import CacheControl, GitImports, LfsWriter, Upstream
 from lodefs.proxy.peers.peering import Peering
 from lodefs.proxy.read.file_reader import FileReader
 from lodefs.proxy.read.namespace import Namespace
@@ -64,7 +65,8 @@ KEEP_EVERY_S = 30.0
 class NodeSettings:
     """``fetch_deadline_s`` is how long a reader waits for the store at most, for one unit.
     ``keep_every_s`` is the time between syncs of the cache. ``fetch_threads`` limits concurrent
-    requests to the store. ``upstream`` is the site's hub, ``lfs`` where Git LFS writes."""
+    requests to the store. ``upstream`` is the site's hub, ``lfs`` where Git LFS writes, ``git``
+    what is imported from Git."""
 
     cache: CacheSettings
     fetch_deadline_s: float = FETCH_DEADLINE_S
@@ -73,6 +75,7 @@ class NodeSettings:
     scrub: ScrubSettings = field(default_factory=ScrubSettings)
     upstream: UpstreamSettings | None = None
     lfs: LfsSettings | None = None
+    git: GitSettings | None = None
 
 
 class StoreNode:
@@ -128,6 +131,7 @@ class StoreNode:
         self._warmer = ClusterWarmer(warmer, jobs)
         self._upstream = HubUpstream(settings.upstream, jobs) if settings.upstream else None
         lfs = settings.lfs
+        self._git = GitProcesses(settings.git) if settings.git else None
         self._lfs = GroupCommits(LfsProcess(lfs), lfs.directory) if lfs else None
         self.peer_server = (
             peering.server(self.packs, self._warmer, self._counts, self._upstream)
@@ -146,6 +150,10 @@ class StoreNode:
     @property
     def upstream(self) -> Upstream | None:
         return self._upstream
+
+    @property
+    def git(self) -> GitImports | None:
+        return self._git
 
     @property
     def lfs(self) -> LfsWriter | None:
@@ -223,6 +231,8 @@ class StoreNode:
             await self._upstream.close()
         if self._lfs is not None:
             await self._lfs.close()
+        if self._git is not None:
+            await self._git.close()
         await self.catalog.close()
         await self.files.close()
         await self._fetcher.close()

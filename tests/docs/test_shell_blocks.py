@@ -36,6 +36,7 @@ BLOCKS = {
     "git.md#five-lines-2": "needs a proxy with TLS: tests/proxy/lfs has one",
     "git.md#where-things-lie-1": "needs what was pushed: tests/proxy/lfs pulls it",
     "git.md#a-git-commit-as-a-dataset-1": "tests/lodefs/test_import_git.py has a Git server",
+    "git.md#volumes-of-a-git-repository-1": "tests/mount/docker/containers has a Git server",
     "hpc.md#for-users-a-command-that-sees-datasets-1": NODE,
     "hpc.md#for-users-a-command-that-sees-datasets-2": NODE,
     "hpc.md#for-users-enroot-and-pyxis-1": "needs enroot, pyxis and an image",

@@ -22,9 +22,10 @@ SLOW_BYTES_S, SLOW_S = 1000, 60  # a server that sends less for so long has stop
 _KEPT = ("PATH", "HOME", "SSH_AUTH_SOCK", "SSL_CERT_FILE", "SSL_CERT_DIR", "GIT_SSL_CAINFO")
 _PROXIES = ("http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "no_proxy")
 _NULL = "/dev/null"
-# Limits, then the command. The shell counts blocks of 512 bytes, and KiB of memory
+# Limits, unless this process has lower ones, then the command. The shell counts blocks of 512
+# bytes, and KiB of memory
 _LIMITED = (
-    'ulimit -f "$1" && ulimit -d "$2" && limit_s=$3 && shift 3 && '
+    'ulimit -f "$1" 2>/dev/null; ulimit -d "$2" 2>/dev/null; limit_s=$3; shift 3; '
     'exec timeout -k 5 "$limit_s" git "$@"'
 )
 _TIMED_OUT = 124

@@ -42,6 +42,29 @@ def test_all_attributes() -> None:
     assert options.noexec
 
 
+def test_a_git_repository() -> None:
+    """The URL of a Git repository is a repository of lodefs, at an id or a name of Git."""
+    url = {"repo": "https://host/org/cats.git"}
+    for given, rev in (
+        ({"commit": "3f1c9a2" * 5 + "abcde"}, "git:" + "3f1c9a2" * 5 + "abcde"),
+        ({"ref": "feature/x"}, "git:feature+x"),
+        ({}, "git:HEAD"),
+    ):
+        wanted = parse_volume({**url, **given}).wanted
+        assert (wanted.source.repo, wanted.rev) == ("git/host/org/cats.git", rev)
+    for wrong, said in (
+        ({**url, "commit": "main"}, "ref names a branch"),
+        ({**url, "ref": "a", "commit": "3f1c9a2"}, "not both"),
+        ({**url, "ref": "--exec=x"}, "not a revision of Git"),
+        ({**url, "write": "true"}, "not for a Git repository"),
+        ({**REPO, "ref": "main"}, "for the URL of a Git repository"),
+        ({"repo": "https://me:hunter2@host/x"}, "no password"),
+    ):
+        with pytest.raises(InvalidInput, match=said) as caught:
+            parse_volume(wrong)
+        assert "hunter2" not in str(caught.value)
+
+
 def test_least_attributes() -> None:
     """A repository is enough: the root of its main branch."""
     assert parse_volume(REPO).wanted == MountClaim(source=Source(repo="vision/cats"), rev="main")

@@ -39,6 +39,7 @@ from lodefs.proxy.node import (
     CacheControl,
     Catalog,
     Extent,
+    GitImports,
     LfsWriter,
     NamePage,
     NodeService,
@@ -139,6 +140,7 @@ class DictNode:
         self.cache_control: CacheControl | None = None
         self.upstream: Upstream | None = None
         self.lfs: LfsWriter | None = None
+        self.git: GitImports | None = None
         self._add(b"", ROOT_INO, ROOT_INO, Kind.DIRECTORY, b"")
         for path in sorted(files):
             self._add_path(path, files[path])

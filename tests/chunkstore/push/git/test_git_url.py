@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from lodefs.chunkstore.errors import Denied, InvalidInput
+from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.git_url import (
     check_allowed,
-    check_prefix,
     check_rev,
     parse_git_url,
     relative_to,
+    spec_of_url,
     split_rev,
+    url_of_repo,
 )
+from lodefs.chunkstore.format.names import Spec, parse_spec
 
 
 def test_urls() -> None:
     """A URL has a scheme, a host and a path; the scheme's own port makes no difference."""
     url = parse_git_url("https://Host.example:443/org/Repo.git/")
     assert str(url) == "https://host.example/org/Repo.git"
-    assert url.repo == "git/host.example/org/Repo"
+    assert url.repo == "git/host.example/org/Repo.git"
     assert parse_git_url("https://h:8443/a/b").repo == "git/h_8443/a/b"
     assert str(parse_git_url("ssh://git@h/~u/r.git")) == "ssh://git@h/~u/r.git"
 
@@ -72,23 +74,37 @@ def test_revisions_follow_an_at() -> None:
 
 
 def test_allowed_urls() -> None:
-    """Allowed is what lies below a beginning that the administrator names, and nothing else."""
-    allowed = [check_prefix("https://host.example/org"), check_prefix("ssh://git@other:2222/a/")]
-    assert allowed == ["https://host.example/org/", "ssh://other:2222/a/"]
-    for text in ("https://HOST.example/org/x.git", "ssh://me@other:2222/a/b"):
-        check_allowed(parse_git_url(text), allowed)
-    for text in (
-        "https://host.example/organ/x.git",
-        "https://host.example/org/%2e%2e/x",
-        "http://host.example/org/x.git",
-        "https://host.example:8443/org/x.git",
-        "https://evil.example/https://host.example/org/x",
-        "ssh://other/a/b",
+    """Allowed is what the administrator names, and what lies below it, and nothing else; the
+    settings say how it is reached."""
+    names = ("https://Host.example/org/", "ssh://git@other:2222", "https://one/a/r.git")
+    allowed = [check_allowed(one) for one in names]
+    assert allowed == ["https://host.example/org", "ssh://git@other:2222/", "https://one/a/r.git"]
+    for repo, url in (
+        ("git/host.example/org/x.git", "https://host.example/org/x.git"),
+        ("git/other_2222/a/b", "ssh://git@other:2222/a/b"),
+        ("git/one/a/r.git", "https://one/a/r.git"),
+        ("git/host.example/organ/x.git", None),
+        ("git/host.example/x.git", None),
+        ("git/one/a/r", None),
+        ("git/other/a/b", None),
+        ("vision/cats", None),
     ):
-        with pytest.raises((Denied, InvalidInput)):
-            check_allowed(parse_git_url(text), allowed)
-    with pytest.raises(Denied):
-        check_allowed(parse_git_url("https://host.example/org/x.git"), [])
+        assert url_of_repo(repo, allowed) == url
+        assert url_of_repo(repo, []) is None
+    for text in ("file:///srv", "https://", "https://h/a b", "https://h/~me", "ext::x"):
+        with pytest.raises(InvalidInput):
+            check_allowed(text)
+
+
+def test_datasets() -> None:
+    """A URL names a dataset: a revision of Git, and perhaps a path in it."""
+    assert spec_of_url("https://h/org/r.git@v1:a/b") == Spec("git/h/org/r.git", "git:v1", b"a/b")
+    assert spec_of_url("ssh://git@h:22/r.git") == Spec("git/h/r.git", "git:HEAD")
+    assert spec_of_url("https://h/r@feature/x").rev == "git:feature+x"
+    assert parse_spec("git/h/r@git:feature+x~1:a") == Spec("git/h/r", "git:feature+x~1", b"a")
+    for text in ("https://h/r@--x", "https://h/r@a+b", "https://h/~u/r", "https://h/r:../x"):
+        with pytest.raises(InvalidInput):
+            spec_of_url(text)
 
 
 def test_urls_of_submodules() -> None:
