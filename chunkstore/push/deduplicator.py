@@ -59,7 +59,8 @@ class Deduplicator:
         self._index = placement.index
         self._packer = placement.packer
         self._fresh = placement.fresh
-        self._next_place = FRESH  # the place of the next chunk that is wanted
+        # The place of the next chunk that is wanted: others may have used the packer before
+        self._next_place = FRESH + placement.packer.serial
         # New chunks of units whose bytes have not come; of an import, each with its place
         self._wanted: deque[tuple[list[CutChunk], list[PlacedChunk | None]]] = deque()
         self._partial: dict[int, tuple[Layout, list[Run]]] = {}  # files in several parts, by token

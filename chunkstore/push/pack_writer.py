@@ -87,6 +87,7 @@ class Uploader:
         self._under_way: deque[_Upload] = deque()
         self._bodies: list[memoryview] = []  # free buffers
         self._stopped = Event()
+        self.puts = 0  # calls of ``put``
         self.stored_bytes = 0  # of all packs that were written
 
     def body(self) -> memoryview:
@@ -114,6 +115,7 @@ class Uploader:
             self._prepare()
             self._executor = ThreadPoolExecutor(self._uploads_max, "lodefs-upload")
         future = self._executor.submit(self._put, pack_id, buffers)
+        self.puts += 1
         self._under_way.append(_Upload(future, body, confirmed))
 
     def poll(self) -> None:
@@ -123,9 +125,10 @@ class Uploader:
         while self._under_way and self._under_way[0].future.done():
             self._confirm()
 
-    def finish(self) -> None:
-        """Waits until all packs are in the store."""
-        while self._under_way:
+    def finish(self, puts: int | None = None) -> None:
+        """Waits until the packs of the first ``puts`` calls are in the store; by default all."""
+        left = 0 if puts is None else self.puts - puts
+        while len(self._under_way) > left:
             self._confirm()
 
     def stop(self) -> None:

@@ -259,10 +259,10 @@ class PushSession:
         objects = self.store.objects
         return SoundPlaces(self.index, lambda pack_id: all_lost_in_place(objects, pack_id))
 
-    def learn(self) -> None:
+    def learn(self, *, again: bool = False) -> None:
         """Updates the index before it is relied on: with the pushes of others, and whether the
-        store is an older one that was restored from a backup."""
-        if not self._has_learned:
+        store is an older one that was restored from a backup. It does so once, or ``again``."""
+        if again or not self._has_learned:
             self.index.load_shards(self.store.objects)
             self._learn_purges()
             self._has_learned = True

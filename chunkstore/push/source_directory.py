@@ -16,7 +16,7 @@ from lodefs.chunkstore.format.tree import TreeEntry
 from lodefs.chunkstore.push.deduplicator import Deduplicator
 from lodefs.chunkstore.push.ignore_rules import IgnoreRules
 from lodefs.chunkstore.push.index.stat_cache import NoStats, StatCache
-from lodefs.chunkstore.push.pack_writer import TREE_PACK_SIZES_BYTES
+from lodefs.chunkstore.push.pack_writer import TREE_PACK_SIZES_BYTES, Placement
 from lodefs.chunkstore.push.parts.part_scan import PartScan
 from lodefs.chunkstore.push.remote.remote_files import (
     RemoteFiles,
@@ -46,9 +46,11 @@ class SourceDirectory:
         session: PushSession,
         count: Callable[[int], None],
         part: PartScan | None = None,
+        placement: Placement | None = None,
     ) -> None:
         """``count`` is called with the bytes of each file before the file is read; it may raise.
-        ``part`` is what is read if it is not all. Nothing is remembered of it."""
+        ``part`` is what is read if it is not all. Nothing is remembered of it, and its chunks go
+        into the packs of ``placement``, which goes on after it, also after an error."""
         self._session = session
         self._count = count
         self._opened = ExitStack()
@@ -56,7 +58,7 @@ class SourceDirectory:
         self._source = source
         self.scan = part or source.scan
         self._is_part = part is not None
-        placement, in_place = session.placement(), session.options.in_place
+        placement, in_place = placement or session.placement(), session.options.in_place
         remembered = remembered_root(root) + (_IN_PLACE if in_place else b"")
         self.tree = PushTree(
             memory=NoStats() if self._is_part else StatCache.of(session.index, remembered),
@@ -76,7 +78,7 @@ class SourceDirectory:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
-            if kind is not None:
+            if kind is not None and not self._is_part:
                 with contextlib.suppress(LodefsError):  # the first error is the one to report
                     self._session.uploader.stop()
                     self.tree.remember()
@@ -113,15 +115,12 @@ class SourceDirectory:
         """Stores the trees that the store lacks. All packs are in the store afterwards."""
         session = self._session
         session.learn()
-        packer = TreePacker(
-            session.placement(TREE_PACK_SIZES_BYTES), session.store.settings.chunking
-        )
-        writer = TreeWriter(packer, self.tree.memory)
+        writer = tree_writer(session, self.tree.memory)
         entry = writer.store(root)
         self.tree.remember()  # as much as possible while the last packs are under way
         session.uploader.finish()
         self.tree.remember()
-        if not session.uploader.is_dry and not self._is_part:
+        if not session.uploader.is_dry:
             session.index.add_trees(writer.new_places())
         return entry
 
@@ -132,6 +131,12 @@ class SourceDirectory:
             progress.bytes_total += file.read_bytes
             self._count(file.read_bytes)
             yield file
+
+
+def tree_writer(session: PushSession, memory: StatCache) -> TreeWriter:
+    """Returns a writer of trees into new packs."""
+    placement = session.placement(TREE_PACK_SIZES_BYTES)
+    return TreeWriter(TreePacker(placement, session.store.settings.chunking), memory)
 
 
 class OpenedSource(NamedTuple):

@@ -27,7 +27,7 @@ from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.objects.interface import ObjectInfo, Part
 from lodefs.chunkstore.push.index import push_index
 from lodefs.chunkstore.push.parts.finish import finish_plan
-from lodefs.chunkstore.push.parts.part import do_part
+from lodefs.chunkstore.push.parts.part_row import do_part
 from lodefs.chunkstore.push.parts.plan import make_plan
 from lodefs.chunkstore.push.push import PushOptions, push
 from lodefs.chunkstore.repo.store import Store, create_store, open_store

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +19,7 @@ from lodefs.cli.parameters import option
 from lodefs.settings.session import Session, Where, opened, revision_of
 
 if TYPE_CHECKING:
+    from lodefs.chunkstore.format.push_plan import PartResult
     from lodefs.chunkstore.push.limits import AllowRemovals
     from lodefs.chunkstore.push.parts.plan import PlanResult
     from lodefs.chunkstore.push.parts.plan_status import PlanStatus
@@ -69,13 +70,9 @@ def do_parts(
         raise InvalidInput(f"task {task}/{tasks}: tasks count from 1 to {tasks}")
     from lodefs.chunkstore.push.parts.plan import open_plan
 
-    found = []
     with opened_for(options) as settings:
         parts = open_plan(settings.store, name).parts
-        for number in range(task - 1, parts, tasks):
-            found.append(_done(settings, name, number, options))
-            tell(found[-1])
-    return found
+        return _done(settings, name, range(task - 1, parts, tasks), options, tell)
 
 
 def run_plan(
@@ -181,18 +178,32 @@ class PartTask:
     def __call__(self, number: int) -> TaskResult:
         options: TaskOptions = {"skip_unreadable": self.skip, "workers": _TASK_READERS}
         with opened(None, store=self.store_url) as settings:
-            return _done(settings, self.plan, number, options)
+            (result,) = _done(settings, self.plan, [number], options)
+            return result
 
 
-def _done(settings: Session, name: str, number: int, options: TaskOptions) -> TaskResult:
-    from lodefs.chunkstore.push.parts.part import do_part
+def _done(
+    settings: Session,
+    name: str,
+    numbers: Iterable[int],
+    options: TaskOptions,
+    tell: Callable[[TaskResult], None] = lambda _: None,
+) -> list[TaskResult]:
+    from lodefs.chunkstore.push.parts.part_row import do_parts as done_parts
+
+    found: list[TaskResult] = []
+
+    def add(number: int, outcome: PartResult | LodefsError) -> None:
+        if isinstance(outcome, LodefsError):
+            found.append(TaskResult(number, str(outcome), isinstance(outcome, Unavailable)))
+        else:
+            files, size_bytes = outcome.files, outcome.size_bytes
+            found.append(TaskResult(number, files=files, size_bytes=size_bytes))
+        tell(found[-1])
 
     core = push_options(settings, options)
-    try:
-        done = do_part(settings.store, name, number, core, options.get("progress"))
-    except LodefsError as error:
-        return TaskResult(number, str(error), isinstance(error, Unavailable))
-    return TaskResult(number, files=done.files, size_bytes=done.size_bytes)
+    done_parts(settings.store, name, numbers, core, add, options.get("progress"))
+    return found
 
 
 def _is_done(settings: Session, name: str, number: int) -> bool:

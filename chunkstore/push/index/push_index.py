@@ -320,6 +320,11 @@ class PushIndex:
         self._name_segments()
         return {pack: bits for pack, bits in self._named.items() if pack not in self._added}
 
+    def forget_reused(self) -> None:
+        """Forgets the chunks in segments that ``segment`` returned: the store keeps them."""
+        self._segments.clear()
+        self._named.clear()
+
     def _name_segments(self) -> None:
         add_segments(self._named, self._segments)
         self._segments.clear()

@@ -25,7 +25,8 @@ def read_digest(root: bytes, file: PlannedDirectory, progress: Progress) -> byte
     """
     columns = columns_of(file)
     path = b"/".join(filter(None, (file.path, file.names[0])))
-    progress.files_total, progress.bytes_total = 1, file.sizes[0]
+    progress.files_total += 1
+    progress.bytes_total += file.sizes[0]
     hasher = blake3(max_threads=blake3.AUTO)
     rooms = [memoryview(bytearray(READ_BYTES + 1)) for _ in range(2)]  # one is hashed meanwhile
     hashed: Future[object] | None = None

@@ -36,7 +36,7 @@ from lodefs.chunkstore.push.changes.overlay import ChangedDirectory
 from lodefs.chunkstore.push.limits import AllowRemovals, allow_all
 from lodefs.chunkstore.push.parts import plan as plan_module
 from lodefs.chunkstore.push.parts.finish import finish_plan, joined
-from lodefs.chunkstore.push.parts.part import do_part
+from lodefs.chunkstore.push.parts.part_row import do_part
 from lodefs.chunkstore.push.parts.part_scan import PartLimits
 from lodefs.chunkstore.push.parts.plan import discard_plan, make_plan
 from lodefs.chunkstore.push.parts.plan_status import PlanStatus, read_status
