@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from tests.support.chunkstore.directories import open_directory
 
 RUN = Path(__file__).parents[1] / "run"
@@ -55,3 +57,51 @@ def test_root_is_told_that_others_cannot_run_what_it_installs() -> None:
         assert f"other users may not enter {closed}, where {python} lies" in told
         assert "docs/install.md" in told
         assert said(program, python, uid=1000) == ""
+
+
+@pytest.mark.parametrize(
+    ("told", "index"),
+    [
+        ("", "https://pypi.org/simple"),
+        ("global.index-url='https://ours.example/simple'", "https://ours.example/simple"),
+        ("global.extra-index-url='https://more.example'", "https://pypi.org/simple"),
+        ("global.index-url='https://a.example'\n:env:.index-url='https://b.example'",
+         "https://b.example"),
+    ],
+)  # fmt: skip
+def test_uv_asks_the_index_that_pip_is_told(told: str, index: str, tmp_path: Path) -> None:
+    """Packages never come from a public index where pip is told to use another one."""
+    done = uv_install(told, f'[ "$UV_DEFAULT_INDEX $*" = "{index} {UV_WORDS}" ]', tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_uv_cannot_install_is_left_to_pip(tmp_path: Path) -> None:
+    """The failure is said, and is not the end."""
+    done = uv_install("", "exit 2", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == "./run: uv could not install the packages; pip tries it\n"
+
+
+UV_WORDS = "pip install --python .venv/bin/python -e .[dev]"
+UV_INSTALL = """
+eval "$(sed -n "/^uv_install()/,/^}/p" "$1")"
+pip() { [ "$1" != config ] || echo "$TOLD"; }
+uv_install -e '.[dev]'
+"""
+
+
+def uv_install(told: str, uv: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The end of the function: ``told`` is the configuration of pip, ``uv`` a script of sh."""
+    program = folder / ".venv/bin/uv"
+    program.parent.mkdir(parents=True)
+    program.write_text(f"#!/bin/sh\n{uv}\n")
+    program.chmod(0o755)
+    return subprocess.run(
+        ["bash", "-c", UV_INSTALL, "-", RUN],
+        cwd=folder,
+        env={"TOLD": told, "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
