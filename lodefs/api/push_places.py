@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.chunkstore.format.names import Spec, split_path
+from lodefs.chunkstore.push.dvc.dvc_files import dvc_url
 from lodefs.chunkstore.push.remote.remote_files import is_url
 
 if TYPE_CHECKING:
@@ -175,6 +176,8 @@ def _content_of(word: str) -> tuple[str | Path | BinaryIO, bool]:
         return (word, True) if stream is None else (stream, False)
     if not os.path.lexists(word):
         raise NotFound(f"{word} does not exist")
+    if (url := dvc_url(word)) is not None:
+        return url, True
     return Path(word), os.path.isdir(word)
 
 

@@ -130,6 +130,7 @@ def push(
     The call commits all or nothing. After an error, repeat it: the data sent so far stays.
     Raises: TooManyRemovals, Conflict, SourceChanged, InvalidInput, NotADirectory, Unavailable.
     """
+    from lodefs.chunkstore.push.dvc.dvc_files import dvc_url
     from lodefs.chunkstore.push.push import push as push_directory
     from lodefs.chunkstore.push.remote.remote_files import is_url
 
@@ -139,7 +140,8 @@ def push(
             f"{spec}: push takes REPO[@BRANCH], without a path: the directory becomes the whole "
             "branch; lodefs.commit_changes puts one at a path (lodefs.changes.PutDirectory)"
         )
-    place = os.fspath(directory) if is_url(directory) else Path(directory)
+    found = dvc_url(directory) or directory
+    place = os.fspath(found) if is_url(found) else Path(found)
     if isinstance(place, Path) and place.is_file():
         raise NotADirectory(f"{place} is a file: push takes the directory that contains it")
     if executor is not None:

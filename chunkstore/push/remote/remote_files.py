@@ -1,6 +1,6 @@
 """The interface of a source that a URL names: directories of files that are read by ranges.
 
-Implementations: s3_files.py, fsspec_files.py. Every one passes
+Implementations: s3_files.py, fsspec_files.py, dvc/dvc_files.py. Every one passes
 ``tests.support.chunkstore.remote_files_suite``.
 """
 
@@ -141,8 +141,14 @@ def _open_fsspec(url: str) -> RemoteFiles:
     return open_fsspec_files(url)
 
 
+def _open_dvc(url: str) -> RemoteFiles:
+    from lodefs.chunkstore.push.dvc.dvc_files import open_dvc_files
+
+    return open_dvc_files(url)
+
+
 # Sources that are read by a reader of our own
-SCHEMES: dict[str, Callable[[str], RemoteFiles]] = {"s3": _open_s3}
+SCHEMES: dict[str, Callable[[str], RemoteFiles]] = {"s3": _open_s3, "dvc": _open_dvc}
 
 
 def open_remote(url: str) -> RemoteFiles:
