@@ -63,8 +63,23 @@ def finish_plan(
     nothing is committed, and the plan stays.
     """
     plan = open_plan(store, name)
+    try:
+        return _finished(store, plan, options, progress, onto)
+    except Conflict:
+        if commit_of(store, plan) is None:
+            raise
+        return _finished(store, plan, options, progress, onto)  # others have done so meanwhile
+
+
+def _finished(
+    store: Store,
+    plan: PushPlan,
+    options: PushOptions,
+    progress: Progress | None,
+    onto: CommitId | None,
+) -> PushResult:
     if commit_of(store, plan) is None:
-        write = join_plan(store, name, options.clock)
+        write = join_plan(store, plan.name, options.clock)
     status = read_status(store, plan)
     if status.commit is not None:
         commit = store.commit(plan.repo, status.commit)
