@@ -9,7 +9,7 @@ one must be checked.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TypeVar
 
 from lodefs.chunkstore.errors import AlreadyExists, NotFound, Unavailable
@@ -182,8 +182,9 @@ def commit_of(store: Store, plan: PushPlan) -> CommitId | None:
     return commit if is_ours else None
 
 
-def abandoned(store: Store, journal: StoreJournal) -> Iterable[str]:
-    """Yields the plans whose writer has ended: finished, discarded, or given up by a gc run."""
+def abandoned(store: Store, journal: StoreJournal, dead: Collection[int]) -> Iterable[str]:
+    """Yields the plans whose writer has ended (finished, discarded, or given up by a gc run), or is
+    among the ``dead``."""
     plans = PushPlans(store.objects)
     for name in plans.names():
         try:
@@ -191,5 +192,5 @@ def abandoned(store: Store, journal: StoreJournal) -> Iterable[str]:
         except NotFound:  # what is left of a plan that was removed
             yield name
             continue
-        if journal.end(writer) is not None:
+        if writer in dead or journal.end(writer) is not None:
             yield name

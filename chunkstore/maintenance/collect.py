@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -205,7 +205,7 @@ class _Collection:
         self._tombstone_chunks(before)
         self._merge()
         early = {one.number: self._early[one.number] for one in left if one.number in self._early}
-        self._forget_plans()
+        self._forget_plans(writers.dead)
         after = decisions.next_ledger(ledger, refs, writers.last_heartbeats, newest, early)
         if after != ledger and not self._options.dry_run:
             self._journal.put_ledger(after, ledger)
@@ -217,7 +217,7 @@ class _Collection:
         found = check.look(ledger, newest, tombstoning)
         now_s = int(options.clock())
         check.give_up(found, ledger, now_s, options.grace_s, dry=options.dry_run)
-        self._result.dead_writers = found.dead
+        self._result.dead_writers = len(found.dead)
         self._result.writers = sum(writer.intent is None for writer in found.waiting.values())
         return found
 
@@ -376,10 +376,11 @@ class _Collection:
             self._result.merged = self._merging.merge(small, self._progress)
         self._result.unused = self._merging.rewrite(self._options.min_used)
 
-    def _forget_plans(self) -> None:
-        """Removes the documents of planned pushes that are finished or abandoned."""
+    def _forget_plans(self, dead: Collection[int]) -> None:
+        """Removes the documents of planned pushes that are finished or abandoned: also of writers
+        that are ``dead``, which a dry run does not end."""
         self._progress.phase = "looking for planned pushes"
-        for name in abandoned(self._store, self._journal):
+        for name in abandoned(self._store, self._journal, dead):
             self._result.plans += 1
             if not self._options.dry_run:
                 PushPlans(self._store.objects).remove(name)

@@ -4,7 +4,7 @@ write a ref, and those that are dead."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -21,12 +21,12 @@ WORKERS = 16
 @dataclass(slots=True)
 class Writers:
     """``refs`` are those that writers have written, with the sequence. ``waiting`` are writers that
-    may still write, with or without an intent. ``dead`` is how many were given up now."""
+    may still write, with or without an intent. ``dead`` are those that were given up now."""
 
     refs: dict[RefName, int] = field(default_factory=dict)
     waiting: dict[int, Writer] = field(default_factory=dict)
     last_heartbeats: dict[int, LastHeartbeat] = field(default_factory=dict)
-    dead: int = 0
+    dead: Collection[int] = ()
 
     def have_ended_before(self, number: int) -> bool:
         """Whether all writers before an entry have ended."""
@@ -70,7 +70,7 @@ class WriterCheck:
             found.waiting.values(), ledger.last_heartbeats, now_s
         )
         gone = dead(found.last_heartbeats, ledger, now_s, grace_s)
-        found.dead = len(gone)
+        found.dead = gone
         ends: list[tuple[int, End | None]] = []
         for number in gone:
             intent = found.waiting.pop(number).intent

@@ -436,6 +436,7 @@ def test_gc_removes_a_plan_that_was_abandoned(world: World) -> None:
     do_part(world.store, "p", 0, options)
     world.collect()
     world.hours += 25
+    assert world.collect(dry_run=True).plans == 1
     assert (world.collect().plans, list(world.store.objects.list("plans/"))) == (1, [])
     world.collect_all()
     assert list(world.store.objects.list("packs/")) == []
