@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.fuzz import commands as say
+from tests.fuzz.histories import history as history_of
 from tests.fuzz.model import Wrong
 from tests.fuzz.play import Played, play, shorten
 from tests.fuzz.world import Material, make_material
@@ -119,7 +120,7 @@ def run_seed(
     is_shortened: bool,
 ) -> str:
     """What is wrong with the history of a seed, and how it is played again; "" if nothing."""
-    history: list[say.Command] = say.history(seed, commands)
+    history = history_of(seed, commands)
     error = _error_of(seed, history, directory, material, played)
     if error is None:
         return ""

@@ -27,13 +27,16 @@ from lodefs.chunkstore.repair.repair import RepairResult
 from lodefs.chunkstore.repair.scrub import ScrubResult
 from lodefs.chunkstore.transfer.copy import CopyResult
 from tests.fuzz import commands as say
-from tests.fuzz.reading import At, Seen, SeenCommit
+from tests.fuzz.reading import At, Seen, SeenCommit, is_away
 from tests.fuzz.world import Outcome
 
 Contents = dict[bytes, bytes]  # of a version, by path
 
 # What a command may be refused for in stores that are sound, with all requests answered
 _REFUSALS = (AlreadyExists, Conflict, Diverged, InvalidInput, NoSpace, NotFound, Purged)
+
+
+_NO_COMMANDS = say.Damage | say.ChangeObject | say.Wait | say.SetClock | say.Both
 
 
 class Wrong(AssertionError):
@@ -53,6 +56,7 @@ class Ledger:
     was_disturbed: bool = False  # a process died or failed, which may leave unlisted packs
     was_damaged: bool = False  # once: no repair looks at what no ref leads to
     has_policy: bool = False
+    was_away: bool = False  # a version has lost bytes in a bucket, once
     has_gaps: bool = False  # a version came without something, and was excused
     renamed: set[str] = field(default_factory=set)  # names that have led, or lead, to each other
 
@@ -76,7 +80,8 @@ class Ledger:
 
 class Model:
     """All stores. ``chunks_of``: the ids of the chunks of a content; ``is_rotten``: whether a pack
-    of a store has wrong bytes: no push reads them, and they stay when a pack is compacted."""
+    of a store has wrong bytes: no push reads them, and they stay when a pack is compacted;
+    ``bucket``: what a bucket has now."""
 
     def __init__(
         self,
@@ -84,12 +89,14 @@ class Model:
         sources: Sequence[Contents],
         chunks_of: Mapping[bytes, frozenset[ChunkId]],
         is_rotten: Callable[[int], bool],
+        bucket: Callable[[int], Contents],
     ) -> None:
         self.ledgers = [Ledger() for _ in range(stores)]
         self.contents: dict[CommitId, Contents] = {}
         self._sources = sources
         self._chunks_of = chunks_of
         self.is_rotten = is_rotten
+        self._bucket = bucket
 
     def is_sound(self, store: int, seen: Seen) -> bool:
         """Whether nothing is known to be wrong with a store."""
@@ -111,6 +118,7 @@ class Model:
                 yield from _renamed(command, outcome, before, after)
         commands = [command for command, _ in done]
         for store in range(len(after)):
+            self.ledgers[store].was_away |= any(map(is_away, after[store].lost.values()))
             yield from self._refs(store, commands, before[store], after[store])
             for at, commit in after[store].commits.items():
                 known = before[store].commits.get(at)
@@ -130,7 +138,7 @@ class Model:
         self, command: say.Command, outcome: Outcome, before: Sequence[Seen], *, alone: bool
     ) -> Iterator[str]:
         """Whether a command may end so."""
-        if isinstance(command, say.Damage | say.Wait | say.SetClock | say.Both):
+        if isinstance(command, _NO_COMMANDS):
             return
         stores = {command.store}
         stores |= {command.source} if isinstance(command, say.Copy | say.Bundle) else set()
@@ -141,16 +149,34 @@ class Model:
         if error is not None and is_calm and not _may_be_refused(command, error):
             yield f"{type(command).__name__} ends with {error!r}"
         result = outcome.result
-        if isinstance(command, say.Push) and isinstance(result, PushResult):
-            contents = self._sources[command.source]
+        contents = self._brought(command)
+        if contents is not None and isinstance(result, PushResult):
             at = CommitId(bytes.fromhex(result.commit))
             self.learn(at, contents)
-            if purged := self._purged_in(command.store, contents):
+            is_again = isinstance(command, say.PlanFinish) and at in self._ids(
+                before[command.store]
+            )
+            if not is_again and (purged := self._purged_in(command.store, contents)):
                 yield f"a push stores bytes that were purged: {purged}"
         if isinstance(command, say.Scrub) and isinstance(result, ScrubResult):
             yield from self._scrubbed(command, result, is_sound=is_sound and alone)
         if is_sound and alone and isinstance(result, RepairResult):
             yield from self.false_findings(command.store, result)
+
+    def _ids(self, seen: Seen) -> set[CommitId]:
+        return {at for _, at in seen.commits}
+
+    def _brought(self, command: say.Command) -> Contents | None:
+        """What a push of any kind brings, if it is done now; None of another command."""
+        match command:
+            case say.Push(source=source):
+                return self._sources[source]
+            case say.PlanFinish(plan=plan):
+                return self._sources[say.PLANS[plan][0]]
+            case say.Import(bucket=bucket):
+                return self._bucket(bucket)
+            case _:
+                return None
 
     def repaired(
         self, command: say.Repair, result: RepairResult, before: Sequence[Seen], after: Seen
@@ -159,6 +185,7 @@ class Model:
         if command.data and after.lost and not result.left:
             yield f"a repair leaves nothing, but {after.lost}"
         left = [one for one in result.left if "/refs/" not in one.key]  # a lost ref is not seen
+        left = [one for one in left if not is_away(one.what)]  # perhaps of a chunk without a file
         # nor wrong bytes that only purged files have
         if left and not after.lost and not self.is_rotten(command.store):
             yield f"a repair leaves {left}, and all is there"
@@ -166,6 +193,8 @@ class Model:
             for at, commit in after.commits.items() if command.data else ():
                 there = before[source].commits.get(at, SeenCommit())
                 for path, why in commit.lost.items():
+                    if is_away(why):  # and so may others of the pack be
+                        continue
                     if there.files.get(path) is not None or (path == b"" and there.is_whole):
                         yield f"store {source} has {_name(source, at, path)}, but here: {why}"
 
@@ -192,7 +221,8 @@ class Model:
     def false_findings(self, store: int, result: RepairResult) -> Iterator[str]:
         """Of a repair of a sound store."""
         for finding in result.findings:
-            if not self.may_be_announced(store, finding.key, finding.what):
+            is_known = is_away(finding.what)  # perhaps of a chunk that no file has
+            if not is_known and not self.may_be_announced(store, finding.key, finding.what):
                 yield f"a false alarm of repair: {finding.key}: {finding.what}"
 
     def may_be_announced(self, store: int, key: str, what: str) -> bool:
@@ -214,7 +244,7 @@ class Model:
 
     def _note(self, command: say.Command, outcome: Outcome, *, alone: bool) -> None:
         """What the ledgers remember of it."""
-        if isinstance(command, say.Damage | say.Wait | say.SetClock | say.Both):
+        if isinstance(command, _NO_COMMANDS):
             return
         ledger = self.ledgers[command.store]
         if outcome.was_killed or outcome.error is not None or not alone:
@@ -245,7 +275,18 @@ class Model:
 
     def _may_move(self, store: int, command: say.Command, ref: RefName) -> bool:
         match command:
-            case say.Push() | say.Change() | say.Merge() | say.Revert() | say.CopyPath():
+            case say.PlanFinish(plan=plan):
+                _, repo, branch = say.PLANS[plan]
+                is_own = command.store == store and self.ledgers[store].is_same(ref.repo, repo)
+                return is_own and ref[1:] == ("branches", branch)
+            case (
+                say.Push()
+                | say.Import()
+                | say.Change()
+                | say.Merge()
+                | say.Revert()
+                | say.CopyPath()
+            ):
                 places = [(command.repo, command.branch)]
                 if isinstance(command, say.CopyPath) and command.move:
                     places.append((command.source, command.rev))
@@ -287,10 +328,14 @@ class Model:
         known_lost = tuple(path + b"/" for path in known.lost)
         worse = {path for path in worse if b"" not in known.lost}
         worse = {path for path in worse if not path.startswith(known_lost)}
+        if any(isinstance(one, say.ChangeObject) for one in commands):
+            worse = {path for path in worse if not is_away(commit.lost[path])}
         for path in worse:
             yield f"{_name(store, at, path)} was there before: {commit.lost[path]}"
         for path, data in commit.files.items():
             was = known.files.get(path)
+            if data is not None and was not in (None, data):
+                yield f"{_name(store, at, path)} has other bytes than before"
             if data is None and was is not None and not self._is_purged(store, was):
                 yield f"{_name(store, at, path)} counts as purged, and nobody purged it"
 
@@ -342,9 +387,8 @@ class Model:
         if commit.lost or None in commit.files.values():
             return None
         found = {path: data for path, data in commit.files.items() if data is not None}
-        pushes = [one for one in commands if isinstance(one, say.Push)]
-        is_pushed = any(found == self._sources[one.source] for one in pushes)
-        if pushes and len(pushes) == len(commands) and not is_pushed:
+        pushes = [one for one in map(self._brought, commands) if one is not None]
+        if pushes and len(pushes) == len(commands) and found not in pushes:
             raise Wrong(f"commit {at[1].hex()[:8]} is none of what was pushed")
         self.learn(at[1], found)
         return found
@@ -377,10 +421,16 @@ class Model:
                         )
                 case say.Change() | say.Merge() | say.Revert():
                     is_excused = any(_lacks(one, path) for one in before[store].commits.values())
+                case say.Import(repo=repo, branch=branch):
+                    # What the head has it does not look at, unless it is asked to (push --check)
+                    head = before[store].heads.get(RefName(repo, "branches", branch))
+                    known = before[store].commits.get((repo, head)) if head else None
+                    is_excused = known is not None and _is_lost(known, path)
                 case say.CopyPath():
                     is_excused = any(one.is_damaged for one in before[store].commits.values())
                 case say.Undelete() | say.Point() | say.Repair() | say.Fork() | say.Rename():
                     is_excused = ledger.was_damaged or ledger.has_gaps or bool(ledger.purged)
+                    is_excused |= ledger.was_away
                 case _:
                     is_excused = False
             if is_excused:
@@ -394,6 +444,11 @@ class Model:
         for at in after.expired & before.commits.keys():
             if not self.ledgers[store].has_policy:
                 yield f"{_name(store, at, b'')} has expired, and nobody wanted that: {commands}"
+
+
+def _is_lost(commit: SeenCommit, path: bytes) -> bool:
+    """Whether a version has a file that cannot be read."""
+    return any(not lost or path == lost or path.startswith(lost + b"/") for lost in commit.lost)
 
 
 def _lacks(commit: SeenCommit, path: bytes) -> bool:

@@ -13,13 +13,21 @@ from random import Random
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.chunking import cut
 from lodefs.chunkstore.format.names import ChunkId, digest_of
+from lodefs.chunkstore.maintenance.adopt import AdoptResult
 from lodefs.chunkstore.repair.purge_repair import known_purged
 from lodefs.chunkstore.repair.repair import RepairResult
 from tests.fuzz import commands as say
 from tests.fuzz.model import Model, Wrong
 from tests.fuzz.probes import Prober
-from tests.fuzz.reading import FreshMachine, Seen, is_rotten
-from tests.fuzz.world import CHUNKING, Material, Outcome, World, one_process
+from tests.fuzz.reading import FreshMachine, Seen, is_away, is_rotten
+from tests.fuzz.world import (
+    CHUNKING,
+    Material,
+    Outcome,
+    World,
+    one_process,
+    without_buckets,
+)
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.maintenance.needs import Needs
 
@@ -52,11 +60,15 @@ class Player:
     ) -> None:
         self._random = Random(seed)
         stores = [make(f"memory:{n}") for n in range(say.STORES)]
-        self._world = World(directory, material, stores)
+        self._world = world = World(directory, material, stores)
         self._model = Model(
-            say.STORES, material.sources, chunks_of(material), lambda n: is_rotten(stores[n])
+            say.STORES,
+            material.sources,
+            chunks_of(material),
+            lambda n: is_rotten(world.located(stores[n])),
+            world.contents,
         )
-        self._fresh = FreshMachine(CHUNKING)
+        self._fresh = FreshMachine(CHUNKING, world.located, world.foreign_reads)
         self._prober = Prober(self._world, self._model, self._fresh)
         self._needs = [Needs(objects) for objects in stores]
         self._seen = self._look()
@@ -64,10 +76,11 @@ class Player:
 
     def play(self, commands: Sequence[say.Command]) -> None:
         """All of them."""
-        for number, command in enumerate(commands):
-            problems = list(self._step(command))
-            if problems:
-                raise Wrong(f"{'; '.join(problems)} (command {number + 1}, {say.shown(command)})")
+        with self._world.reached():
+            for number, command in enumerate(commands):
+                if problems := list(self._step(command)):
+                    told = "; ".join(problems)
+                    raise Wrong(f"{told} (command {number + 1}, {say.shown(command)})")
 
     def _step(self, command: say.Command) -> Iterator[str]:
         objects = [dict(store.objects) for store in self._world.stores]
@@ -77,8 +90,12 @@ class Player:
             self._count(one, outcome)
         stores = self._world.stores
         changed = {n for n, store in enumerate(stores) if store.objects != objects[n]}
+        is_foreign = isinstance(command, say.ChangeObject)
+        if is_foreign:
+            self._fresh.forget()
         self._seen = [
-            self._fresh.look(store) if n in changed else before[n] for n, store in enumerate(stores)
+            self._fresh.look(store) if is_foreign or n in changed else before[n]
+            for n, store in enumerate(stores)
         ]
         if isinstance(command, say.Damage):
             self._note_damage(command.store, objects[command.store])
@@ -88,6 +105,7 @@ class Player:
         yield from self._model.judge(done, before, self._seen)
         if len(done) == 1:
             yield from self._judge_repair(*done[0], before)
+            yield from self._judge_adoption(*done[0])
         allowed = {getattr(one, "store", None) for one, _ in done}
         for number in sorted(changed):
             self._model.ledgers[number].forget_changed(stores[number].objects)
@@ -106,6 +124,23 @@ class Player:
             yield from self._model.repaired(command, result, before, self._seen[command.store])
             if command.data and not result.left:
                 self._model.ledgers[command.store].repair()
+
+    def _judge_adoption(self, command: say.Command, outcome: Outcome) -> Iterator[str]:
+        """Once all was adopted, every file can be read without the buckets."""
+        result = outcome.result
+        if not isinstance(command, say.Adopt) or not isinstance(result, AdoptResult) or result.lost:
+            return
+        machine = FreshMachine(CHUNKING, without_buckets)
+        seen = machine.look(self._world.stores[command.store])
+        ledger = self._model.ledgers[command.store]
+        for at, commit in seen.commits.items():
+            heads = {ref for ref, head in seen.heads.items() if head == at[1]}
+            if command.rev is None or any(
+                ledger.is_same(ref.repo, command.repo) and ref.name == command.rev for ref in heads
+            ):
+                for path, why in commit.lost.items():
+                    if is_away(why):
+                        yield f"{at[0]}@{at[1].hex()[:8]}:{path.decode()} is not adopted: {why}"
 
     def _look(self) -> list[Seen]:
         return [self._fresh.look(store) for store in self._world.stores]

@@ -9,7 +9,6 @@ from random import Random
 
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.maintenance.collect import CollectOptions
-from lodefs.chunkstore.objects.pack_locations import PackLocations
 from lodefs.chunkstore.push.push import push
 from lodefs.chunkstore.repair.repair import RepairOptions, RepairResult, repair
 from lodefs.chunkstore.repair.shards import repair_index
@@ -60,7 +59,7 @@ class Prober:
 
     def _verify(self, _random: Random, store: int, seen: Sequence[Seen]) -> Iterator[str]:
         """Names damage if, and only if, there is any."""
-        found = open_store(PackLocations(self._clone(store)))
+        found = open_store(self._world.located(self._clone(store)))
         try:
             result = verify(found, data=True, workers=1)
         except LodefsError as error:
@@ -91,7 +90,7 @@ class Prober:
         path = self._world.material.root / f"source{source}"
         wanted = self._world.material.sources[source]
         try:
-            result = push(open_store(PackLocations(clone)), path, FRESH, "main", options)
+            result = push(open_store(self._world.located(clone)), path, FRESH, "main", options)
         except LodefsError as error:
             if self._model.may_refuse(store, wanted):
                 return
@@ -127,11 +126,11 @@ class Prober:
     def _repaired(
         self, clone: MemoryObjects, sources: Sequence[int], *, dry_run: bool
     ) -> RepairResult:
-        found = [StoreSource(PackLocations(self._world.stores[number])) for number in sources]
+        found = [StoreSource(self._world.located(self._world.stores[number])) for number in sources]
         options = RepairOptions(
             data=True, dry_run=dry_run, workers=1, clock=lambda: self._world.now_s
         )
-        return repair(PackLocations(clone), found, options)
+        return repair(self._world.located(clone), found, options)
 
     def _collect(self, random: Random, store: int, seen: Sequence[Seen]) -> Iterator[str]:
         """Hours later, it does what its dry run has said."""
@@ -145,7 +144,8 @@ class Prober:
         )
         is_merging = options.merge_below_bytes is not None  # what it leaves unused is not foreseen
         is_foreseen = not self._model.ledgers[store].damaged and not is_merging
-        outcome = check_dry_run(clone, options, is_foreseen=is_foreseen)
+        locate = self._world.located
+        outcome = check_dry_run(clone, options, is_foreseen=is_foreseen, locate=locate)
         if isinstance(outcome, type) and self._model.is_sound(store, seen[store]):
             yield f"it ends with {outcome}"
         after = self._fresh.look(clone)
@@ -156,7 +156,7 @@ class Prober:
         there = MemoryObjects("memory:new")
         create_store(there, CHUNKING)
         source, destination = (
-            open_store(PackLocations(one)) for one in (self._clone(store), there)
+            open_store(self._world.located(one)) for one in (self._clone(store), there)
         )
         options = CopyOptions(workers=1, clock=lambda: self._world.now_s)
         try:
@@ -173,5 +173,5 @@ class Prober:
             if known is not None and (commit.files, commit.lost) != (known.files, known.lost):
                 yield f"{at[1].hex()[:8]} differs there: {commit.lost}"
         if random.random() < 0.5:
-            repair_index(PackLocations(there), InlineExecutor(), Progress())
+            repair_index(self._world.located(there), InlineExecutor(), Progress())
         yield from self._pushed(there, store, random.randrange(say.SOURCES))

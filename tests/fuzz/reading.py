@@ -6,7 +6,7 @@ as long as these are there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from lodefs.chunkstore.errors import Corrupt, Expired, NotFound, Purged, UnknownFormat
@@ -15,7 +15,7 @@ from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.format.tree import Kind, TreeEntry
-from lodefs.chunkstore.objects.interface import ObjectInfo, Part
+from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
 from lodefs.chunkstore.objects.pack_locations import PackLocations
 from lodefs.chunkstore.repair.packs import examine
 from lodefs.chunkstore.repo.refs import Refs
@@ -51,6 +51,7 @@ class SeenCommit:
 
 
 At = tuple[str, CommitId]
+Locate = Callable[[ObjectStore], PackLocations]  # a store as commands see it, with its buckets
 
 
 @dataclass(frozen=True)
@@ -124,11 +125,20 @@ def _listed(objects: dict[str, bytes], prefix: str, after: str, limit: int | Non
 
 
 class FreshMachine:
-    """Reads stores, from scratch as far as one can tell."""
+    """Reads stores, from scratch as far as one can tell. ``foreign_reads`` counts what was read in
+    buckets, which have another state after ``forget``."""
 
-    def __init__(self, chunking: ChunkingParams) -> None:
+    def __init__(
+        self,
+        chunking: ChunkingParams,
+        locate: Locate = PackLocations,
+        foreign_reads: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._settings = Settings("", chunking)
+        self._locate = locate
+        self._foreign_reads = foreign_reads
         self._known: dict[At, list[tuple[_Recorder, SeenCommit | None]]] = {}
+        self._in_place: set[At] = set()
         self._entries: dict[int, tuple[bytes, CommitId | None, bool]] = {}
 
     def look(self, objects: MemoryObjects) -> Seen:
@@ -148,6 +158,12 @@ class FreshMachine:
             commits[at] = found
             waiting += [(at[0], parent) for parent in found.parents]
         return Seen(heads, commits, frozenset(expired))
+
+    def forget(self) -> None:
+        """Forgets commits of which bytes lie in buckets."""
+        for at in self._in_place:
+            self._known.pop(at, None)
+        self._in_place.clear()
 
     def _heads(self, objects: MemoryObjects) -> Iterator[tuple[RefName, CommitId | None]]:
         newest: dict[RefName, int] = {}
@@ -181,8 +197,10 @@ class FreshMachine:
             if recorder.holds(objects):
                 return seen
         recorder = _Recorder(objects)
-        store = Store(PackLocations(recorder), self._settings)
-        found = read_commit(store, at)
+        before = self._foreign_reads()
+        found = read_commit(Store(self._locate(recorder), self._settings), at)
+        if self._foreign_reads() > before:
+            self._in_place.add(at)
         known.insert(0, (recorder, found))
         del known[KNOWN_MAX:]
         return found
@@ -221,14 +239,18 @@ def read_file(store: Store, entry: TreeEntry) -> bytes | None:
         return None
 
 
-def is_rotten(objects: MemoryObjects) -> bool:
+def is_away(why: str) -> bool:
+    """Whether something cannot be read since an object of a bucket is not what it was."""
+    return "imported in place" in why
+
+
+def is_rotten(there: PackLocations) -> bool:
     """Whether any pack that is there has wrong bytes, or it cannot be seen which are there."""
-    there = PackLocations(objects)
     try:
         packs = [keys.pack_of(info.key) for info in there.list(keys.PACKS)]
     except UNREADABLE:
         return True
-    found = [examine(there, pack, data=True) for pack in packs if pack is not None]
+    found = [examine(there, pack, data=True, in_place=False) for pack in packs if pack is not None]
     return any(damage is not None and damage.chunks is not None for damage in found)
 
 

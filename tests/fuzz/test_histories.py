@@ -24,9 +24,9 @@ from tests.fuzz.commands import (
     Repair,
     Retain,
     Wait,
-    history,
     shown,
 )
+from tests.fuzz.histories import history
 from tests.fuzz.model import Wrong
 from tests.fuzz.play import play, shorten
 from tests.fuzz.world import make_material

@@ -28,8 +28,10 @@ from lodefs.chunkstore.journal.deletion import (
     undelete_repo,
 )
 from lodefs.chunkstore.journal.existing_commit import point_ref
+from lodefs.chunkstore.maintenance.adopt import adopt
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.maintenance.purge import plan_again, plan_path, purge
+from lodefs.chunkstore.objects.in_place.virtual_packs import VirtualPacks
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.mirrored import Mirrored
 from lodefs.chunkstore.objects.pack_locations import PackLocations
@@ -39,8 +41,15 @@ from lodefs.chunkstore.push.changes.change import Rename as OneRename
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
 from lodefs.chunkstore.push.changes.merge_branch import merge_branch
 from lodefs.chunkstore.push.changes.revert_commit import revert_commit
+from lodefs.chunkstore.push.in_place import InPlace
 from lodefs.chunkstore.push.pack_writer import Placement
+from lodefs.chunkstore.push.parts.finish import finish_plan
+from lodefs.chunkstore.push.parts.part_row import Outcome as PartOutcome
+from lodefs.chunkstore.push.parts.part_row import do_parts
+from lodefs.chunkstore.push.parts.part_scan import PartLimits
+from lodefs.chunkstore.push.parts.plan import discard_plan, make_plan, open_plan
 from lodefs.chunkstore.push.push import PushOptions, push
+from lodefs.chunkstore.push.remote import remote_files
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
 from lodefs.chunkstore.repair.scrub import ScrubOptions, scrub
 from lodefs.chunkstore.repair.shards import repair_index
@@ -61,11 +70,14 @@ from tests.fuzz.reading import StoredProxy, read_commit
 from tests.support.chunkstore.faulty_store import Rule
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.memory_server_copy import MemoryServerCopy
+from tests.support.chunkstore.memory_source import MemorySource, SourceFiles, sources_of
 from tests.support.maintenance.baton import Actor, ActorObjects, Faults, InlineExecutor, Killed
 
 CHUNKING = ChunkingParams(128, 512, 2048)
 PACKS = (3000, 6000, 12_000)  # sizes of those of files
 PACK_MEMORY = 1 << 16
+COPY_BELOW_BYTES = 1000  # smaller objects of buckets are copied
+PARTS = PartLimits(files=2, size_bytes=20_000)
 HOUR_S = 3600
 POLICIES = (
     None,
@@ -122,7 +134,7 @@ class Hand:
 
     def objects(self, number: int) -> ObjectStore:
         """A store's objects, as all commands see them."""
-        return PackLocations(self._give(number))
+        return self._world.located(self._give(number))
 
     def store(self, number: int) -> Store:
         """A store, opened anew."""
@@ -155,8 +167,34 @@ class World:
         self.stores = stores
         self.now_s = 1_800_000_000.0
         self.wrong_hours = [0.0] * say.MACHINES
+        self.buckets = [MemorySource(f"bucket{n}", has_versions=n > 0) for n in range(say.BUCKETS)]
+        for bucket, files in zip(self.buckets, material.sources, strict=False):
+            for path, data in files.items():
+                bucket.put(path.decode(), data)
         for objects in stores:
             create_store(objects, CHUNKING)
+
+    def located(self, objects: ObjectStore) -> PackLocations:
+        """A store as all commands see it."""
+        return PackLocations(VirtualPacks(objects, sources_of(*self.buckets)))
+
+    def contents(self, bucket: int) -> dict[bytes, bytes]:
+        """What a bucket has now."""
+        return _contents(self.buckets[bucket])
+
+    def foreign_reads(self) -> int:
+        """How many ranges were read in all buckets."""
+        return sum(len(bucket.reads) for bucket in self.buckets)
+
+    @contextlib.contextmanager
+    def reached(self) -> Iterator[None]:
+        """URLs lead to the buckets."""
+
+        files = {f"memory://{bucket.name}": SourceFiles(bucket) for bucket in self.buckets}
+        for url, one in files.items():
+            one.url = one.location = url
+        with mock.patch.dict(remote_files.SCHEMES, {"memory": files.__getitem__}):
+            yield
 
     def hand(self, machine: int, rules: list[Rule]) -> Hand:
         """A process of its own, with what is wrong with its requests."""
@@ -172,6 +210,12 @@ class World:
                 self.wrong_hours[machine] = hours
             case say.Damage():
                 self._damage(command)
+            case say.ChangeObject(bucket, path, blob):
+                source = self.buckets[bucket]
+                if blob is not None:
+                    source.put(path, self.material.blobs[blob])
+                else:
+                    source.delete(path)
             case say.Both():
                 return self._both(command)
             case _:
@@ -242,34 +286,73 @@ def carry_out(world: World, hand: Hand, command: say.Single) -> object:
             source = world.material.root / f"source{command.source}"
             options = hand.options(check=command.check)
             return push(hand.store(command.store), source, command.repo, command.branch, options)
+        case say.Import() | say.Adopt():
+            return _in_place(world, hand, command)
         case say.Change() | say.CopyPath():
             return _change(world, hand, command)
         case say.Merge() | say.Revert():
             return _bring(hand, command)
         case say.Point() | say.Delete() | say.Undelete() | say.Retain() | say.Fork() | say.Rename():
             return _set_refs(hand, command)
-        case say.Collect():
-            options_ = CollectOptions(
-                clock=hand.clock,
-                workers=1,
-                min_used=command.min_used,
-                merge_below_bytes=command.merge_below,
-            )
-            return collect(hand.store(command.store), options_)
-        case say.Purge():
-            return _purge(hand, command)
+        case say.Collect() | say.Purge():
+            return _remove(hand, command)
         case say.Copy():
             return _copy(world, hand, command)
         case say.Bundle():
             return _bundle(hand, command)
         case say.Repair():
             return _repair(world, hand, command)
-        case say.Scrub():
-            share = Fraction(1, command.parts)
-            options__ = ScrubOptions(share, workers=1, clock=hand.clock)
-            return scrub(hand.objects(command.store), options__)
-        case say.ReadMirrored():
-            return _read_mirrored(hand, command)
+        case say.Scrub() | say.ReadMirrored():
+            return _read(hand, command)
+        case say.PlanCreate() | say.PlanPart() | say.PlanFinish() | say.PlanDiscard():
+            return _in_parts(world, hand, command)
+
+
+def without_buckets(objects: ObjectStore) -> PackLocations:
+    """A store as all commands see it once the buckets are empty."""
+    empty = (MemorySource(f"bucket{n}") for n in range(say.BUCKETS))
+    return PackLocations(VirtualPacks(objects, sources_of(*empty)))
+
+
+def _contents(bucket: MemorySource) -> dict[bytes, bytes]:
+    """What a bucket has now."""
+    there = bucket.current.items()
+    return {key.encode(): bucket.versions[key, version] for key, version in there}
+
+
+def _in_place(world: World, hand: Hand, command: say.Import | say.Adopt) -> object:
+    store = hand.store(command.store)
+    if isinstance(command, say.Adopt):
+        return adopt(store, None if command.rev is None else Spec(command.repo, command.rev))
+    name = world.buckets[command.bucket].name
+    options = replace(hand.options(), in_place=InPlace(name, "", COPY_BELOW_BYTES))
+    return push(store, f"memory://{name}", command.repo, command.branch, options)
+
+
+def _in_parts(
+    world: World,
+    hand: Hand,
+    command: say.PlanCreate | say.PlanPart | say.PlanFinish | say.PlanDiscard,
+) -> object:
+    store, options, name = hand.store(command.store), hand.options(), f"plan{command.plan}"
+    match command:
+        case say.PlanCreate():
+            number, repo, branch = say.PLANS[command.plan]
+            source = world.material.root / f"source{number}"
+            return make_plan(store, name, source, repo, branch, options, limits=PARTS)
+        case say.PlanPart(pick=pick):
+            parts = open_plan(store, name).parts
+            numbers = range(parts) if pick is None else [int(pick * parts)]
+            found: list[PartOutcome] = []
+            do_parts(store, name, numbers, options, lambda _, outcome: found.append(outcome))
+            for outcome in found:
+                if isinstance(outcome, LodefsError):
+                    raise outcome
+            return found
+        case say.PlanFinish():
+            return finish_plan(store, name, options)
+        case say.PlanDiscard():
+            return discard_plan(store, name)
 
 
 def _change(world: World, hand: Hand, command: say.Change | say.CopyPath) -> object:
@@ -370,8 +453,16 @@ def _point(store: Store, hand: Hand, ref: RefName, pick: float) -> object:
     return point_ref(store, ref, commit_id, expected_sequence=sequence, clock=hand.clock)
 
 
-def _purge(hand: Hand, command: say.Purge) -> object:
+def _remove(hand: Hand, command: say.Collect | say.Purge) -> object:
     store = hand.store(command.store)
+    if isinstance(command, say.Collect):
+        options = CollectOptions(
+            clock=hand.clock,
+            workers=1,
+            min_used=command.min_used,
+            merge_below_bytes=command.merge_below,
+        )
+        return collect(store, options)
     if command.pick is None:
         plan = plan_again(store)
     else:
@@ -427,8 +518,11 @@ def _source(world: World, hand: Hand, own: ObjectStore, name: str) -> RepairSour
     return DirectorySource(directory, CHUNKING, lambda: listed_packs(own))
 
 
-def _read_mirrored(hand: Hand, command: say.ReadMirrored) -> object:
-    """All commits that the refs lead to, with one mirror."""
+def _read(hand: Hand, command: say.Scrub | say.ReadMirrored) -> object:
+    """All commits that the refs lead to, with one mirror; of a scrub packs."""
+    if isinstance(command, say.Scrub):
+        options = ScrubOptions(Fraction(1, command.parts), workers=1, clock=hand.clock)
+        return scrub(hand.objects(command.store), options)
     both = [hand.objects(command.store), hand.objects(command.mirror)]
     store = open_store(Mirrored(both, start=lambda call: call()))
     found = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from random import Random
 from unittest import mock
@@ -12,6 +12,8 @@ from lodefs.chunkstore.maintenance.collect import CollectOptions, CollectResult,
 from lodefs.chunkstore.objects.pack_locations import PackLocations
 from lodefs.chunkstore.repo.store import open_store
 from tests.support.chunkstore.memory_objects import MemoryObjects
+
+Locate = Callable[[MemoryObjects], PackLocations]
 
 HOURS = (0, 30, 1, 30)  # after which each is tried: writers and garbage come of age meanwhile
 HOUR_S = 3600
@@ -33,14 +35,18 @@ def check_dry_runs(objects: Mapping[str, bytes], now_s: float, min_used: float |
 
 
 def check_dry_run(
-    memory: MemoryObjects, options: CollectOptions, *, is_foreseen: bool = True
+    memory: MemoryObjects,
+    options: CollectOptions,
+    *,
+    is_foreseen: bool = True,
+    locate: Locate = PackLocations,
 ) -> CollectResult | type[LodefsError]:
     """What a gc run does, or how it fails. Raises: AssertionError if a dry run right before it
     changes anything, or (where it ``is_foreseen``: no pack is damaged) says what does not come."""
     before = dict(memory.objects)
-    said = _outcome(memory, replace(options, dry_run=True))
+    said = _outcome(memory, replace(options, dry_run=True), locate)
     assert memory.objects == before, "a dry run has changed something"
-    done = _outcome(memory, options)
+    done = _outcome(memory, options, locate)
     assert said == done or not is_foreseen, f"a dry run foresees {_differing(said, done)}"
     return done
 
@@ -52,9 +58,11 @@ def _differing(said: object, done: object) -> str:
     return ", ".join(f"{getattr(said, one)}, not {getattr(done, one)}, {one}" for one in names)
 
 
-def _outcome(memory: MemoryObjects, options: CollectOptions) -> CollectResult | type[LodefsError]:
+def _outcome(
+    memory: MemoryObjects, options: CollectOptions, locate: Locate
+) -> CollectResult | type[LodefsError]:
     with mock.patch("os.urandom", Random(0).randbytes):
         try:
-            return collect(open_store(PackLocations(memory)), options)
+            return collect(open_store(locate(memory)), options)
         except LodefsError as error:
             return type(error)

@@ -18,8 +18,9 @@ from lodefs.chunkstore.format.composite import (
 )
 from lodefs.chunkstore.format.journal import RefName, decode_end, decode_outcome
 from lodefs.chunkstore.format.names import ChunkId, CommitId, PackId
-from lodefs.chunkstore.format.pack import GONE, PURGED, PackIndex
+from lodefs.chunkstore.format.pack import GONE, PURGED, PackIndex, is_virtual
 from lodefs.chunkstore.format.tree import Kind, TreeEntry
+from lodefs.chunkstore.format.virtual_pack import VirtualPack
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.objects.pack_locations import PackLocations
 from lodefs.chunkstore.repo.pack_reader import PackReader
@@ -123,7 +124,10 @@ class Needs:
         data = self._pack(keys.pack(pack))
         known = self._indexes.get(pack)
         if known is None or known[0] is not data:
-            known = self._indexes[pack] = data, PackIndex.decode(pack, data)
+            decode = VirtualPack.decode if is_virtual(data) else PackIndex.decode
+            found = decode(pack, data)
+            index = found.index if isinstance(found, VirtualPack) else found
+            known = self._indexes[pack] = data, index
         return known[1]
 
     def _without_bytes(self, pack: PackId) -> int:
