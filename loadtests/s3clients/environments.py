@@ -38,6 +38,12 @@ CLOUDS = {  # libraries that lodefs is compared with
     "google-cloud-storage": ("google-cloud-storage==3.17.1",),
     "azure-storage-blob": ("azure-storage-blob==12.31.1",),
 }
+SOURCES = {  # libraries that read the sources of pushes, and a server for one of them
+    "gcsfs": ("gcsfs==2026.10.1",),
+    "adlfs": ("adlfs==2026.8.0",),
+    "smbprotocol": ("smbprotocol==1.17.0",),
+    "pyftpdlib": ("pyftpdlib==2.2.0",),
+}
 INSTALL_TIMEOUT_S = 900.0
 
 
@@ -62,7 +68,9 @@ HUB = {
 def python_of(client: str) -> Path:
     """The Python of a client's environment, which is made if there is none."""
     of_hub = HUB.get(client)
-    packages = of_hub.packages if of_hub else (PACKAGES | SUITES | SERVERS | CLOUDS)[client]
+    packages = (
+        of_hub.packages if of_hub else (PACKAGES | SUITES | SERVERS | CLOUDS | SOURCES)[client]
+    )
     stamp = hashlib.sha256(repr((packages, sys.version)).encode()).hexdigest()[:12]
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(base) / "lodefs-clients" / f"{client}-{stamp}"

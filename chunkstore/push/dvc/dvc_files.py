@@ -34,6 +34,8 @@ def open_dvc_files(url: str) -> DvcFiles:
 class DvcFiles:
     """Implements RemoteFiles. Symlinks of the directory cannot be read."""
 
+    survives_fork = True  # DVC has no remotes of the kinds that do not
+
     def __init__(self, root: Path) -> None:
         self._root = root
         self._files = LocalFiles(root)

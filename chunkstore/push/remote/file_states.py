@@ -5,6 +5,7 @@ Each file system of fsspec has its own names for the facts.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -23,6 +24,7 @@ _TIMES = (
 # A file that changed so recently may change again without a new time: clocks are coarse, and that
 # of the server may differ from ours
 YOUNG_S = 60.0
+_OF_FTP = re.compile(r"[0-9]{14}(\.[0-9]+)?")  # RFC 3659, section 2.3
 _MILLISECONDS_MIN = 1e11  # a number of seconds as large as that is in the year 5138
 
 
@@ -50,6 +52,8 @@ def _time_of(info: Mapping[str, Any]) -> float | None:
     value = next((info[key] for key in _TIMES if info.get(key)), None)
     try:
         if isinstance(value, str):
+            if _OF_FTP.fullmatch(value):
+                value = f"{value[:8]}T{value[8:]}"
             is_iso = value[:4].isdigit()
             value = datetime.fromisoformat(value) if is_iso else parsedate_to_datetime(value)
         if isinstance(value, datetime):

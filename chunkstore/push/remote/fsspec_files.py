@@ -47,6 +47,7 @@ class Kind(NamedTuple):
     is_concurrent: bool = True  # many threads may read at once
     is_http: bool = False  # paths are those of URLs, and the query belongs to them
     has_states: bool = True
+    survives_fork: bool = True  # the library does not use connections of the process before it
     # A range is read by one request; with options (perhaps none), from a file opened with them
     open_options: Mapping[str, Any] | None = None
 
@@ -68,7 +69,8 @@ KINDS: dict[str, Kind] = {
     "webhdfs": Kind("requests", open_options={}),
     "sftp": _SFTP,
     "ssh": _SFTP,
-    "smb": Kind("smbprotocol", open_options={}),
+    # By default nobody else may open a file that is read, and no other part of the same push
+    "smb": Kind("smbprotocol", survives_fork=False, open_options={"share_access": "rwd"}),
     "github": Kind("requests", open_options={}),
     "zip": _ARCHIVE,
     # The header of a member tells nothing of its bytes, and archives are made with fixed times
@@ -112,6 +114,7 @@ class FsspecFiles:
         self._policy = policy
         self._clock = clock
         self._is_pinned = is_pinned
+        self.survives_fork = kind.survives_fork
         self.url = url.rstrip("/")
         self.location = location
         self._gate: AbstractContextManager[object] = (

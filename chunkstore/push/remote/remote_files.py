@@ -75,6 +75,11 @@ class RemoteFiles(Protocol):
         """The URL that opens the same files in another process, at the same revision."""
         ...
 
+    @property
+    def survives_fork(self) -> bool:
+        """Whether a process that is forked from this one can open the same files."""
+        ...
+
     def list(self, path: bytes) -> Listing:
         """Returns what a directory holds; nothing if there is no such directory. Raises:
         Unavailable, Denied, and NotFound for the place that holds the root, such as a bucket."""

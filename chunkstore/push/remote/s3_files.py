@@ -27,6 +27,8 @@ class S3Files:
     """Implements RemoteFiles. A state is an ETag: two objects with the same one have the same
     bytes, and each part that is read comes with it."""
 
+    survives_fork = True
+
     def __init__(
         self,
         bucket: PatientBucket,

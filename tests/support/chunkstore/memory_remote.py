@@ -15,6 +15,7 @@ class MemoryRemote:
     called with each key before it is read; it may change the source, or raise."""
 
     url = location = "memory://source"
+    survives_fork = True
 
     def __init__(self, files: dict[bytes, bytes], *, has_states: bool = True) -> None:
         self.files = files

@@ -370,6 +370,8 @@ OLD = datetime.fromtimestamp(NOW - 100, UTC)
         ({"Last-Modified": "Fri, 15 Jan 2027 07:58:20 GMT"}, f"time:{NOW - 100}"),
         ({"mtime": NOW - 1}, f"young time:{NOW - 1}"),
         ({"CRC": 7, "date_time": (1980, 1, 1)}, "CRC:7 date_time:(1980, 1, 1)"),
+        ({"modify": "20270115075820"}, f"time:{NOW - 100}"),
+        ({"modify": "20270115075820.5"}, f"time:{NOW - 99.5}"),
         ({"Last-Modified": "soon"}, ""),
         ({"size": 5}, ""),
     ],

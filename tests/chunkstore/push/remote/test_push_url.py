@@ -103,6 +103,17 @@ def test_root_digest_is_that_of_a_directory(world: World, tmp_path: Path, worker
     assert pushed.files == len(world.source.files)
 
 
+def test_a_library_that_does_not_survive_a_fork(world: World) -> None:
+    """Its files are read in this process: that counts the reads, which another one would have
+    done."""
+    world.push(workers=2)
+    assert not world.source.reads
+    world.source.survives_fork = False
+    world.source.files[b"large"] = Random(2).randbytes(LARGE)
+    world.push(workers=2)
+    assert b"large" in world.source.reads
+
+
 def test_second_push_reads_nothing(world: World) -> None:
     """A source that has not changed is only listed."""
     first = world.push()
