@@ -108,6 +108,11 @@ class GitProcess:
             return Denied(f"git refuses this kind of URL: {_told(said)}")
         if "not our ref" in said or "couldn't find remote ref" in said:
             return NotFound(f"the repository has no such commit: {_told(said)}")
+        if "dubious ownership" in said:
+            return Denied(
+                "the repository belongs to another user, and git does not read it: run the import "
+                "as that user, or from a clone"
+            )
         if "fsck" in said:
             return InvalidInput(f"the repository is malformed: {_told(said)}")
         return Unavailable(f"git {word} failed: {_told(said) or f'exit code {code}'}")

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from hashlib import sha1, sha256
 from pathlib import Path
 from typing import IO, BinaryIO, NamedTuple
 
@@ -184,7 +185,15 @@ class GitRepository:
         """Reads contents for a block."""
         words = ("cat-file", "--batch")
         with self._git.started(*words, stdin=subprocess.PIPE) as process:
-            yield BlobReader(self.url, process)
+            try:
+                yield BlobReader(self.url, process)
+            except Corrupt:
+                self.forget()
+                raise
+
+    def forget(self) -> None:
+        """Removes what this machine has of the repository: it is damaged, or has grown."""
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def _has(self, ref: str) -> bool:
         if not (self.directory / "HEAD").exists():
@@ -218,19 +227,28 @@ class GitRepository:
         """Makes the repository, anew if it has grown or has ids of the other kind."""
         kind = "sha1" if len(commit_id) == 40 else "sha256"
         if (self.directory / "HEAD").exists():
-            kept = self._git.run("for-each-ref", "--format=%(objectname)").split()
-            is_alike = not kept or len(kept[0]) == len(commit_id)
+            kept = self._kept()
+            is_alike = kept is not None and (not kept or len(kept[0]) == len(commit_id))
             packs = self.directory.glob("objects/pack/*")
             size_bytes = sum(pack.stat().st_size for pack in packs)
-            if is_alike and len(kept) < _KEPT_COMMITS and size_bytes < self.limits.size_bytes_max:
+            is_small = size_bytes < self.limits.size_bytes_max
+            if kept is not None and is_alike and is_small and len(kept) < _KEPT_COMMITS:
                 return
-            shutil.rmtree(self.directory)
+            self.forget()
         words = ("init", "--quiet", "--bare", "--template=", f"--object-format={kind}")
         self._git.run(*words, str(self.directory))
 
+    def _kept(self) -> list[str] | None:
+        """Returns the ids of the fetched commits; None if one of them cannot be read."""
+        try:
+            said = self._git.run("for-each-ref", "--format=%(objectname) %(tree)")
+        except LodefsError:
+            return None
+        return [line.split()[0] for line in said.decode().splitlines()]
+
 
 class BlobReader:
-    """Reads contents by their ids, one after the other."""
+    """Reads contents by their ids, one after the other, and checks them."""
 
     def __init__(self, what: str, process: subprocess.Popen[bytes]) -> None:
         assert process.stdin is not None and process.stdout is not None
@@ -251,23 +269,32 @@ class BlobReader:
         head = self._answers.readline().split()
         if head[1:] != [b"blob", b"%d" % size_bytes]:
             raise Corrupt(f"the copy of {self._what} on this machine lacks {oid}: import it again")
-        content = _Part(self._answers, size_bytes)
+        content = _Part(self._answers, oid, size_bytes)
         yield content  # type: ignore[misc]  # it has what readers of contents call
-        if content.left_bytes or self._answers.read(1) != b"\n":
-            raise Corrupt(f"the copy of {self._what} on this machine is cut off at {oid}")
+        if content.left_bytes or self._answers.read(1) != b"\n" or not content.is_right:
+            raise Corrupt(f"the copy of {self._what} on this machine is damaged: import it again")
 
 
 class _Part:
-    """The next ``left_bytes`` of a stream."""
+    """The next ``left_bytes`` of a stream, which are the content with an id of Git."""
 
-    def __init__(self, stream: IO[bytes], left_bytes: int) -> None:
+    def __init__(self, stream: IO[bytes], oid: str, left_bytes: int) -> None:
         self._stream = stream
+        self._oid = oid
+        kind = sha1 if len(oid) == 40 else sha256
+        self._hasher = kind(b"blob %d\0" % left_bytes, usedforsecurity=False)
         self.left_bytes = left_bytes
+
+    @property
+    def is_right(self) -> bool:
+        """Whether what was read has the id."""
+        return self._hasher.hexdigest() == self._oid
 
     def read(self, size_bytes: int = -1) -> bytes:
         wanted = self.left_bytes if size_bytes < 0 else min(size_bytes, self.left_bytes)
         data = self._stream.read(wanted)
         self.left_bytes -= len(data)
+        self._hasher.update(data)
         return data
 
     def seekable(self) -> bool:

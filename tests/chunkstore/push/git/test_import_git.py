@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import os
 import time
+from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -260,6 +262,37 @@ def test_a_branch_that_moves_meanwhile(world: World, tmp_path: Path) -> None:
     assert world.store.resolve("r", "main").hex() == moved[0]
     result = import_git(world.store, source, world.access, "r", "main", options)
     assert world.contents(result.commit) == {"a": b"1"}
+
+
+@pytest.mark.parametrize("at", [0, -30])
+def test_a_damaged_copy_on_this_machine(world: World, tmp_path: Path, at: int) -> None:
+    """What this machine has of a repository is checked, and fetched again if it is damaged."""
+    first, second = make_repository(
+        tmp_path / "r.git", [{"a": Random(3).randbytes(9000)}, {"b": Random(4).randbytes(9000)}]
+    )
+    world.run(tmp_path / "r.git", first)
+    for pack in world.access.below.rglob("*.pack"):
+        data = bytearray(pack.read_bytes())
+        data[at or len(data) // 2] ^= 1
+        pack.chmod(0o600)
+        pack.write_bytes(data[:100] if not at else data)
+    commits = []
+    for _ in range(3):
+        with suppress(LodefsError):
+            commits.append(world.run(tmp_path / "r.git", second).commit)
+    assert commits and len(world.files(commits[-1])) == 2
+    world.assert_sound()
+
+
+def test_a_repository_of_another_user(world: World, tmp_path: Path) -> None:
+    """A local repository of another user, whose settings could be a trap, is refused in words that
+    help."""
+    make_repository(tmp_path / "r.git", [{"a": b"1"}])
+    if os.geteuid() != 0:
+        return  # nobody else can make such a repository
+    os.chown(tmp_path / "r.git", 65534, 65534)
+    with pytest.raises(Denied, match="belongs to another user"):
+        world.run(tmp_path / "r.git")
 
 
 def test_limits(world: World, tmp_path: Path) -> None:
