@@ -48,6 +48,10 @@ def import_git(
             metavar="REPO",
         ),
     ] = (),
+    fetch_lfs: Annotated[
+        bool,
+        option("Fetch objects of Git LFS that the store lacks from the Git server.", is_flag=True),
+    ] = False,
     credentials: Annotated[
         str | os.PathLike[str] | None,
         option("A file with lines https://USER:TOKEN@HOST.", metavar="FILE"),
@@ -70,6 +74,7 @@ def import_git(
 
     Pointers of Git LFS become files: their objects lie in the store, in the LFS servers of the
     repositories ``lfs_repo`` (by default REPO itself), and no byte of them is read or sent.
+    ``fetch_lfs``: fetch the objects that the store lacks from the Git server's own LFS server.
     ``recurse_submodules``: import submodules, too. ``credentials``: a file in the format of
     git-credential-store. ``size_max`` bounds what Git sends. The rest: as for ``push``.
 
@@ -92,7 +97,8 @@ def import_git(
 
             return GitRepository(str(module), access)
 
-        source = GitSource(place, rev, repos, open_submodule if recurse_submodules else None)
+        modules = open_submodule if recurse_submodules else None
+        source = GitSource(place, rev, repos, modules, fetch_lfs)
         return import_commit(settings.store, source, access, spec.repo, spec.rev, core, progress)
 
 

@@ -35,7 +35,8 @@ def import_git(
     What .gitattributes excludes from archives (export-ignore) is left out.
 
     Pointers of Git LFS become files without a copy of their bytes: their objects are in the store,
-    since they were pushed to the LFS server of REPO (docs/git.md), or to that of --lfs-repo.
+    since they were pushed to the LFS server of REPO (docs/git.md), or to that of --lfs-repo. With
+    --fetch-lfs the Git server's own LFS server is asked for those that the store lacks.
 
     The commit gets the tag git-ID, so REPO@git:ID finds it; ID may be its beginning of 7 or more
     digits. A second import reads only what changed.

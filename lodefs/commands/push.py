@@ -51,7 +51,7 @@ _SHARED_KEYS = (
     "commit", "unchanged", "created_branch", "files", "directories", "size_bytes", "new_bytes",
     "stored_bytes", "files_read", "lost_packs", "excluded",
 )  # fmt: skip
-_OWN_KEYS = ("symlinks", "rebased", "git_commit", "lfs_files", "kept_files")
+_OWN_KEYS = ("symlinks", "rebased", "git_commit", "lfs_files", "lfs_fetched_bytes", "kept_files")
 
 
 @cli.command(

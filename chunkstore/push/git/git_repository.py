@@ -191,6 +191,25 @@ class GitRepository:
                 self.forget()
                 raise
 
+    @property
+    def ca_file(self) -> str | None:
+        """The file with certificates that git trusts, if the environment names one."""
+        return os.environ.get("GIT_SSL_CAINFO")
+
+    def credentials(self, url: str) -> tuple[str, str] | None:
+        """Returns user and password for a URL, from the file of credentials; None without."""
+        if self._git.credentials_file is None:
+            return None
+        with tempfile.TemporaryFile(dir=self.directory) as asked:
+            asked.write(f"url={url}\n\n".encode())
+            asked.seek(0)
+            try:
+                said = self._git.run("credential", "fill", stdin=asked).decode()
+            except LodefsError:
+                return None
+        found = dict(line.partition("=")[::2] for line in said.splitlines())
+        return found.get("username", ""), found.get("password", "")
+
     def forget(self) -> None:
         """Removes what this machine has of the repository: it is damaged, or has grown."""
         shutil.rmtree(self.directory, ignore_errors=True)

@@ -7,7 +7,7 @@ the store has already, so that none of its bytes is read or sent. A tag keeps th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -36,6 +36,7 @@ from lodefs.chunkstore.push.git.git_repository import (
     GitCommit,
     GitRepository,
 )
+from lodefs.chunkstore.push.git.lfs_client import LfsServer
 from lodefs.chunkstore.push.git.lfs_objects import check_objects, stored_objects
 from lodefs.chunkstore.push.git.listing import ListedFile, Lister, Listing, OpenSubmodule
 from lodefs.chunkstore.push.session import PushOptions, PushSession
@@ -51,22 +52,26 @@ _TAG_ATTEMPTS_MAX = 5
 class GitSource:
     """What to import: the URL of a repository, or the path of one, and a branch, tag or commit.
     ``lfs_repos`` are the repositories of the store in which objects of Git LFS are looked for;
-    none: the one that is imported into. ``open_submodule`` None leaves submodules empty."""
+    none: the one that is imported into. ``open_submodule`` None leaves submodules empty.
+    ``fetch_lfs``: fetch objects that the store lacks from the repository's own LFS server."""
 
     url: str
     rev: str = HEAD
     lfs_repos: Sequence[str] = ()
     open_submodule: OpenSubmodule | None = None
+    fetch_lfs: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
 class GitResult(ChangesResult):
     """The result of an import. ``git_commit`` is the id of Git's commit; ``lfs_files`` were taken
-    over with the segments of their objects, and ``kept_files`` from the commit before."""
+    over with the segments of their objects, and ``kept_files`` from the commit before;
+    ``lfs_fetched_bytes`` came from the LFS server of Git."""
 
     git_commit: str = ""
     lfs_files: int = 0
     kept_files: int = 0
+    lfs_fetched_bytes: int = 0
 
 
 def import_git(
@@ -127,6 +132,7 @@ class _Import:
         self._repository = repository
         self._commit = commit
         self._what = f"{source.url}@{commit.id[:12]}"
+        self.fetched_bytes = 0
         self.metadata = {git.SOURCE: source.url, git.COMMIT: commit.id}
         if source.open_submodule is not None:
             self.metadata[git.SUBMODULES] = "yes"
@@ -134,6 +140,7 @@ class _Import:
     def attempt(self, session: PushSession) -> GitResult:
         """Implements what PushSession.run repeats."""
         session.progress.phase = "listing"
+        self.fetched_bytes = 0
         base = base_of(session, None, head_of(session))
         listing = Lister(self._source.open_submodule).listed(self._repository, self._commit.id)
         kept = self._kept(listing, base.totals)
@@ -155,6 +162,7 @@ class _Import:
             git_commit=self._commit.id,
             lfs_files=lfs_files,
             kept_files=len(kept),
+            lfs_fetched_bytes=self.fetched_bytes,
         )
 
     def _kept(self, listing: Listing, before: Commit) -> dict[bytes, TreeEntry]:
@@ -193,6 +201,10 @@ class _Import:
                 progress.bytes_done += listed.file.size_bytes
         repos = self._source.lfs_repos or [session.branch.repo]
         objects = stored_objects(self._store, repos, pointers.values())
+        if self._source.fetch_lfs:
+            missing = {path: one for path, one in pointers.items() if one.oid not in objects}
+            self._fetch_objects(staging, session, listing, missing)
+            pointers = {path: one for path, one in pointers.items() if path not in missing}
         way_out = f"`git lfs push --all` sends them to the LFS server of {repos[0]} (docs/git.md)"
         check_objects(pointers, objects, self._what, way_out)
         with staging.in_use():
@@ -201,6 +213,36 @@ class _Import:
                 entry = msgspec.structs.replace(objects[pointer.oid], executable=executable)
                 staging.overlay.put(_names(path), entry)
         return len(pointers)
+
+    def _fetch_objects(
+        self,
+        staging: Staging,
+        session: PushSession,
+        listing: Listing,
+        missing: Mapping[bytes, Pointer],
+    ) -> None:
+        """Puts files whose objects come from the LFS servers of their repositories."""
+        session.progress.phase = "fetching from Git LFS"
+        session.progress.bytes_total += sum(one.size_bytes for one in missing.values())
+        for number, repository in enumerate(listing.repositories):
+            paths: dict[Pointer, list[bytes]] = {}
+            for path, pointer in missing.items():
+                if listing.files[path].repository == number:
+                    paths.setdefault(pointer, []).append(path)
+            if not paths:
+                continue
+            server = LfsServer(repository, repository.limits.fetch_s_max)
+            actions = server.actions(paths)
+            for pointer, places in paths.items():
+                if pointer.oid not in actions:
+                    check_objects({places[0]: pointer}, {}, self._what, "its LFS server lacks it")
+                with server.fetched(pointer, actions[pointer.oid]) as file:
+                    for path in places:
+                        file.seek(0)
+                        executable = listing.files[path].file.executable
+                        staging.put(_names(path), file, executable=executable)
+                self.fetched_bytes += pointer.size_bytes
+                session.progress.bytes_done += pointer.size_bytes * len(places)
 
 
 def _put(staging: Staging, names: Names, listed: ListedFile, reader: BlobReader) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import threading
@@ -79,12 +80,15 @@ def pointer(content: bytes) -> bytes:
 
 
 class GitServer(NamedTuple):
-    """A server of the repositories below a directory. ``wants_password`` and ``redirect_to`` may
-    be changed while it serves; ``asked`` are the paths of requests."""
+    """A server of the repositories below a directory, and of objects of Git LFS by id. ``state``
+    may get ``password`` and ``lfs_password`` (what clients must send), ``redirect`` (the URL that
+    they are sent to) and ``href`` (where objects are said to be); ``asked`` are the paths of
+    requests."""
 
     port: int
     state: dict[str, str]
     asked: list[str]
+    objects: dict[str, bytes]
 
     def url(self, path: str) -> str:
         return f"http://127.0.0.1:{self.port}/{path}"
@@ -92,70 +96,92 @@ class GitServer(NamedTuple):
 
 @contextmanager
 def git_server(below: Path) -> Iterator[GitServer]:
-    """Serves over HTTP by git's own program for it. ``state`` may get ``password`` (what clients
-    must send) and ``redirect`` (the URL that they are sent to)."""
-    state: dict[str, str] = {}
-    asked: list[str] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.0"
-
-        def do_GET(self) -> None:
-            self._answer(b"")
-
-        def do_POST(self) -> None:
-            self._answer(self.rfile.read(int(self.headers.get("Content-Length", "0"))))
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-        def _answer(self, body: bytes) -> None:
-            asked.append(self.path)
-            if "redirect" in state:
-                self.send_response(302)
-                self.send_header("Location", state["redirect"] + self.path)
-                self.end_headers()
-                return
-            if "password" in state and self.headers.get("Authorization") != state["password"]:
-                self.send_response(401)
-                self.send_header("WWW-Authenticate", 'Basic realm="git"')
-                self.end_headers()
-                return
-            path, _, query = self.path.partition("?")
-            done = subprocess.run(
-                ["git", "http-backend"],
-                input=body,
-                capture_output=True,
-                check=False,
-                timeout=60,
-                env={
-                    "PATH": os.environ["PATH"],
-                    "GIT_PROJECT_ROOT": str(below),
-                    "GIT_HTTP_EXPORT_ALL": "1",
-                    "GIT_CONFIG_NOSYSTEM": "1",
-                    "PATH_INFO": path,
-                    "QUERY_STRING": query,
-                    "REQUEST_METHOD": self.command,
-                    "CONTENT_TYPE": self.headers.get("Content-Type", ""),
-                    "CONTENT_LENGTH": str(len(body)),
-                    "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
-                    "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
-                },
-            )
-            head, _, answer = done.stdout.partition(b"\r\n\r\n")
-            headers = [line.split(b": ", 1) for line in head.split(b"\r\n") if b": " in line]
-            found = {name.decode(): value.decode() for name, value in headers}
-            self.send_response(int(found.pop("Status", "200 OK").split()[0]))
-            for name, value in found.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(answer)
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    """Serves over HTTP: Git by git's own program for it, and Git LFS."""
+    with _Listener(("127.0.0.1", 0), _Handler) as listener:
+        listener.below = below
+        listener.world = GitServer(listener.server_address[1], {}, [], {})
+        thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:
-            yield GitServer(server.server_address[1], state, asked)
+            yield listener.world
         finally:
-            server.shutdown()
+            listener.shutdown()
             thread.join()
+
+
+class _Listener(ThreadingHTTPServer):
+    below: Path
+    world: GitServer
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.0"
+    server: _Listener
+
+    def do_GET(self) -> None:
+        self._answer(b"")
+
+    def do_POST(self) -> None:
+        self._answer(self.rfile.read(int(self.headers.get("Content-Length", "0"))))
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+    def _answer(self, body: bytes) -> None:
+        world, sent = self.server.world, self.headers.get("Authorization")
+        world.asked.append(self.path)
+        is_lfs = self.path.endswith("/info/lfs/objects/batch")
+        password = world.state.get("lfs_password" if is_lfs else "password", sent)
+        if "redirect" in world.state:
+            self._tell(302, b"", Location=world.state["redirect"] + self.path)
+        elif password != sent:
+            self._tell(401, b"", **{"WWW-Authenticate": 'Basic realm="git"'})
+        elif is_lfs:
+            own = f"http://{self.headers['Host']}/lfs-objects/"
+            self._tell(200, _batch(body, world.objects, world.state.get("href", own)))
+        elif self.path.startswith("/lfs-objects/"):
+            self._tell(200, world.objects[self.path.rpartition("/")[2]])
+        else:
+            self._git(body)
+
+    def _tell(self, status: int, body: bytes, **headers: str) -> None:
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def _git(self, body: bytes) -> None:
+        path, _, query = self.path.partition("?")
+        env = {
+            "PATH": os.environ["PATH"],
+            "GIT_PROJECT_ROOT": str(self.server.below),
+            "GIT_HTTP_EXPORT_ALL": "1",
+            "GIT_CONFIG_NOSYSTEM": "1",
+            "PATH_INFO": path,
+            "QUERY_STRING": query,
+            "REQUEST_METHOD": self.command,
+            "CONTENT_TYPE": self.headers.get("Content-Type", ""),
+            "CONTENT_LENGTH": str(len(body)),
+            "HTTP_CONTENT_ENCODING": self.headers.get("Content-Encoding", ""),
+            "GIT_PROTOCOL": self.headers.get("Git-Protocol", ""),
+        }
+        words = ["git", "http-backend"]
+        done = subprocess.run(
+            words, input=body, capture_output=True, check=False, timeout=60, env=env
+        )
+        head, _, answer = done.stdout.partition(b"\r\n\r\n")
+        headers = [line.split(b": ", 1) for line in head.split(b"\r\n") if b": " in line]
+        found = {name.decode(): value.decode() for name, value in headers}
+        self._tell(int(found.pop("Status", "200 OK").split()[0]), answer, **found)
+
+
+def _batch(body: bytes, objects: Mapping[str, bytes], href: str) -> bytes:
+    """The answer of a Git LFS server to a batch of downloads."""
+    answers: list[dict[str, object]] = []
+    for one in json.loads(body)["objects"]:
+        told: dict[str, object] = {"error": {"code": 404, "message": "not here"}}
+        if one["oid"] in objects:
+            told = {"actions": {"download": {"href": href + one["oid"]}}}
+        answers.append(one | told)
+    return json.dumps({"transfer": "basic", "objects": answers}).encode()

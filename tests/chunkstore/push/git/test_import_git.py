@@ -15,6 +15,7 @@ import pytest
 
 from lodefs.chunkstore.errors import (
     Conflict,
+    Corrupt,
     Denied,
     InvalidInput,
     LodefsError,
@@ -183,6 +184,48 @@ def test_pointers_without_an_object(world: World, tmp_path: Path) -> None:
     assert world.run(tmp_path / "r.git", good).lfs_files == 1
     with pytest.raises(InvalidInput, match=r"d/ü.bin .* points to 99,999 bytes.*100,000"):
         world.run(tmp_path / "r.git", bad)
+
+
+def test_objects_of_the_git_server(world: World, tmp_path: Path) -> None:
+    """Objects that the store lacks come from the LFS server of Git, if that is asked for: each one
+    once, checked, with the credentials of the file; wrong bytes, other lengths, and URLs that lead
+    to files are refused, and nothing is committed."""
+    small = b"small object"
+    tree = {".gitattributes": LFS, "a.bin": pointer(LARGE), "b.bin": pointer(small)}
+    make_repository(tmp_path / "r.git", [{**tree, "c/a.bin": Put(pointer(LARGE), EXECUTABLE)}])
+    large_id, small_id = sha256(LARGE).hexdigest(), sha256(small).hexdigest()
+    with git_server(tmp_path) as server:
+        url = server.url("r.git")
+        with pytest.raises(NotFound, match=f"does not give {large_id}: not here"):
+            world.run(url, fetch_lfs=True)
+        server.objects[large_id] = LARGE
+        for wrong in (b"", b"Small object", small + b"!"):
+            server.objects[small_id] = wrong
+            with pytest.raises(Corrupt, match="other bytes"):
+                world.run(url, fetch_lfs=True)
+        server.objects[small_id] = small
+        for href in ("file:///etc/passwd#", "ftp://127.0.0.1/", "http://a:b@127.0.0.1/"):
+            server.state["href"] = href
+            with pytest.raises(Denied, match="not followed"):
+                world.run(url, fetch_lfs=True)
+        del server.state["href"]
+        with pytest.raises(NotFound):
+            world.store.resolve("r", "main")
+
+        world.have_objects(small)
+        asked = len(server.asked)
+        secret = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+        file = tmp_path / "credentials"
+        file.write_text(f"http://{USER}:{PASSWORD}@127.0.0.1:{server.port}\n")
+        world.access = replace(world.access, credentials_file=file)
+        server.state["lfs_password"] = f"Basic {secret}"
+        result = world.run(url, fetch_lfs=True)
+        assert (result.lfs_files, result.lfs_fetched_bytes) == (1, len(LARGE))
+        assert sum(one.startswith("/lfs-objects") for one in server.asked[asked:]) == 1
+    seen = in_commit(world.store, "r", result.commit)
+    assert seen[b"a.bin"].content == seen[b"c/a.bin"].content == LARGE
+    assert seen[b"c/a.bin"].executable and seen[b"b.bin"].content == small
+    world.assert_sound()
 
 
 def test_archive_attributes(world: World, tmp_path: Path) -> None:
