@@ -25,8 +25,10 @@ ROOT = Path(__file__).parents[1]
 NAMES = ("python", "fsspec", "pytorch", "many-machines")
 PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in NAMES)
 PACKAGES = ["pandas", "pyarrow", "polars", "duckdb", "zarr", "datasets", "webdataset"]
-PACKAGES += ["universal_pathlib", "distributed", "ray[client,data]", "mpi4py"]
-NOT_RUN = frozenset({"torch2", "transformers", "lightning"})  # too large to be installed
+PACKAGES += ["safetensors", "universal_pathlib", "distributed", "ray[client,data]", "mpi4py"]
+PACKAGES += ["pyspark>=4"]
+# Too large to be installed, or on a mount
+NOT_RUN = frozenset({"torch2", "transformers", "lightning", "mounted"})
 DEBIAN_PYTHON = "/usr/bin/python3"
 RANKS = ["mpiexec", "-n", "3"]
 ANY_MACHINE = {  # Open MPI: also as root, and with more ranks than processors

@@ -92,6 +92,7 @@ GROUPS: dict[str, dict[str, tuple[str, str]]] = {
         "bench-store": ("bench_store", "Measure how fast a store is."),
     },
     "Integrations": {
+        "lfs": ("lfs", "Transfer objects for Git LFS."),
         "docker-plugin": ("docker_plugin", "Serve volumes to Docker."),
         "csi": ("csi", "Serve volumes to Kubernetes."),
         "mounter": ("mounter", "Hold mounts for drivers, such as lodefs csi."),

@@ -22,7 +22,7 @@ from lodefs.chunkstore.protocol.cache_control import (
     WarmRequest,
     WarmStatus,
 )
-from lodefs.chunkstore.protocol.hub_fetch import HubOrder, HubOutcome
+from lodefs.chunkstore.protocol.hub_fetch import HubOutcome, HubRequest
 from lodefs.chunkstore.protocol.lfs_orders import Order, Outcome
 from lodefs.chunkstore.protocol.wire import (
     CacheExtent,
@@ -310,10 +310,11 @@ class Files(Protocol):
 class Upstream(Protocol):
     """Fetches what the store lacks from the site's Hugging Face Hub."""
 
-    async def fetch(self, order: HubOrder) -> HubOutcome:
-        """Returns how a fetch ended, which this node or another one made, for all who ask."""
+    async def reach(self, request: HubRequest) -> HubOutcome:
+        """Has this node or another one fetch, for all who ask. Returns when the fetch has ended, or
+        runs and the store has the listing."""
 
-    def begin(self, order: HubOrder) -> HubOutcome:
+    def begin(self, request: HubRequest) -> HubOutcome:
         """Begins a fetch on this node, unless it runs or has just ended. Returns how far it is."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lodefs.chunkstore.protocol.lfs_orders import StorePlace
+from lodefs.chunkstore.protocol.store_place import StorePlace
 from lodefs.chunkstore.protocol.wire import Failure
 
 

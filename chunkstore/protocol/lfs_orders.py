@@ -8,15 +8,6 @@ from lodefs.chunkstore.format.lfs import Lock
 from lodefs.chunkstore.protocol.wire import Failure
 
 
-class StorePlace(msgspec.Struct, frozen=True):
-    """The first line: the store to write to, and the directory of the push index."""
-
-    store: str
-    endpoint_url: str | None
-    region: str | None
-    index_dir: str
-
-
 class PutObjects(msgspec.Struct, frozen=True, tag=True):
     """Stores objects, whose bytes were checked. ``files`` maps their ids to local files."""
 
@@ -48,7 +39,30 @@ class RemoveLock(msgspec.Struct, frozen=True, tag=True):
     force: bool
 
 
-Order = PutObjects | ListLocks | AddLock | RemoveLock
+class FindChunks(msgspec.Struct, frozen=True, tag=True):
+    """Asks which chunks the objects of a repository have. ``ids`` are one after the other."""
+
+    repo: str
+    ids: bytes
+
+
+class FillHoles(msgspec.Struct, frozen=True, tag=True):
+    """Writes chunks to their places in a local file. ``holes`` are as of lfs_recipe."""
+
+    repo: str
+    file: str
+    holes: bytes
+
+
+Order = FindChunks | FillHoles | PutObjects | ListLocks | AddLock | RemoveLock
+
+
+class KnownChunks(msgspec.Struct, frozen=True):
+    """What the store tells one who cuts objects: the sizes of chunks (least, average, largest), and
+    for each chunk that was asked about, "1" if it is there or "0"."""
+
+    sizes_bytes: tuple[int, int, int]
+    known: str
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -58,3 +72,4 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     locks: list[Lock] = []
     is_refused: bool = False
     failure: Failure | None = None
+    chunks: KnownChunks | None = None

@@ -2,7 +2,8 @@
 
 Chunks that lie together in a pack are read with one GET of about 8 MiB, and written with one
 pwritev for each file that they belong to. Every chunk is checked against its BLAKE3 before it is
-written; if a file came with one GET, its digest is checked, too.
+written; if a file came with one GET, its digest is checked, too. A file whose bytes are lost or
+damaged does not stop the others: the pull ends with an error that names all such files.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import NamedTuple
 
 from blake3 import blake3
 
-from lodefs.chunkstore.errors import Corrupt, InvalidInput, LodefsError, Purged, SourceLost
+from lodefs.chunkstore.errors import Corrupt, InvalidInput, LodefsError, Purged
 from lodefs.chunkstore.format.names import CommitId, PackId, Spec, parse_id
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.format.tree import Kind, Segment, TreeEntry
@@ -43,7 +44,7 @@ from lodefs.chunkstore.pull.update import (
     write_record,
 )
 from lodefs.chunkstore.repo.history import find_in
-from lodefs.chunkstore.repo.pack_reader import PackReader, WrongChunk, damaged
+from lodefs.chunkstore.repo.pack_reader import PackReader, damaged
 from lodefs.chunkstore.repo.range_planner import Unit, Wanted, units
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.repo.tree_walk import Place, join, walk_trees
@@ -74,6 +75,8 @@ class PullResult:
     kept: list[bytes] = field(default_factory=list)
     # files that are left out since bytes of them were purged; not counted above
     purged: list[bytes] = field(default_factory=list)
+    # files that are lost or damaged, and why, and directories (with a slash); not counted above
+    lost: dict[bytes, Corrupt] = field(default_factory=dict)
 
     def add(self, entry: TreeEntry) -> None:
         if entry.kind is Kind.DIRECTORY:
@@ -84,11 +87,18 @@ class PullResult:
             self.files += 1
             self.size_bytes += entry.size_bytes
 
-    def leave_out(self, path: bytes, entry: TreeEntry) -> None:
-        """Takes back the counts of a file that is left out, since bytes of it were purged."""
+    def leave_out(self, entry: TreeEntry) -> None:
+        """Takes back the counts of a file that is left out."""
         self.files -= 1
         self.size_bytes -= entry.size_bytes
-        self.purged.append(path)
+
+
+class Incomplete(Corrupt):
+    """A pull whose ``result`` has files that are lost or damaged; all others were copied."""
+
+    def __init__(self, message: str, result: PullResult) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 @dataclass(slots=True, eq=False)
@@ -99,6 +109,7 @@ class _File:
     entry: TreeEntry
     left_bytes: int
     is_purged: bool = False  # bytes were purged, so it is left out
+    error: Corrupt | None = None  # why some of its bytes cannot be read
 
 
 class _Part(NamedTuple):
@@ -137,8 +148,9 @@ def pull(
     (Purged); with ``skip_purged`` it is left out, even if a copy had its older version. With
     ``sync`` everything is on disk on return. Memory: about ``workers`` times 32 MiB.
 
-    Raises: NotFound, InvalidInput, InUse, NoSpace, Denied, Corrupt, Unavailable. After an error the
-    target keeps what was pulled, and its state, so that it does not look complete.
+    Raises: NotFound, InvalidInput, InUse, NoSpace, Denied, Corrupt, Unavailable; Incomplete if
+    files are lost or damaged, after all others were pulled. After an error the target keeps what
+    was pulled, and its state, so that it does not look complete.
     """
     progress = progress or Progress()
     spec, commit_id = store.locate(spec)
@@ -147,9 +159,8 @@ def pull(
     if not spec.path:
         progress.files_total, progress.bytes_total = commit.files, commit.size_bytes
     identity = _identity(store, spec, commit_id)
-    result = PullResult(commit_id)
+    result, old = PullResult(commit_id), None
     started = _started(target, identity, since)
-    old = None
     if started not in (None, commit_id) and started is not None:
         old = find_in(store.packs, store.commit(spec.repo, started).root, spec)
         identity["from"] = started.hex()
@@ -176,12 +187,18 @@ def pull(
             raise
         finally:
             executor.shutdown(cancel_futures=True)
-        if sync:
-            progress.phase = "writing to disk"
-            place.sync()
-        write_record(target, identity)
-        place.finish()
+        if result.lost:
+            raise _incomplete(result, spec, commit_id)
+        _finish(place, identity, progress, sync=sync)
     return result
+
+
+def _finish(place: PullTarget, identity: Identity, progress: Progress, *, sync: bool) -> None:
+    if sync:
+        progress.phase = "writing to disk"
+        place.sync()
+    write_record(place.path, identity)
+    place.finish()
 
 
 def _identity(store: Store, spec: Spec, commit_id: CommitId) -> Identity:
@@ -202,17 +219,30 @@ def _started(target: Path, identity: Identity, since: CommitId | None) -> Commit
     return since or recorded_commit(target, identity)
 
 
+def _version(spec: Spec, commit_id: CommitId) -> str:
+    return f"{spec} ({commit_id.hex()[:12]})"
+
+
 def _named(
     error: Purged | Corrupt, spec: Spec, commit_id: CommitId, *, is_one: bool
 ) -> LodefsError:
     """Returns the error with the version that was pulled, and the way out."""
-    version = f"{spec} ({commit_id.hex()[:12]})"
     if isinstance(error, Corrupt):
-        return damaged(version, error)
+        return damaged(_version(spec, commit_id), error)
     other = "Pull a version that has other bytes there (lodefs log lists them)"
     if not is_one:
         other += ", or leave out such files: lodefs pull --skip-purged"
-    return Purged(f"{version}: {error}. {other}")
+    return Purged(f"{_version(spec, commit_id)}: {error}. {other}")
+
+
+def _incomplete(result: PullResult, spec: Spec, commit_id: CommitId) -> Incomplete:
+    """Returns the error that names the files that are lost or damaged, and why the first is."""
+    paths = sorted(result.lost)
+    error = damaged(f"{_version(spec, commit_id)}: {named(paths)}", result.lost[paths[0]])
+    rest = ""
+    if result.files:
+        rest = ". All else was copied; repeat the command when the data is back"
+    return Incomplete(f"{error}{rest}", result)
 
 
 def _compare(
@@ -329,6 +359,9 @@ class _Pull:
             return
         self._result.add(root)
         for tree in walk_trees(self._packs, [Place(None, b"", root)], self._executor):
+            if isinstance(tree.error, Corrupt) and tree.node.path:
+                self._result.lost[tree.node.path + b"/"] = tree.error
+                continue
             for child in tree.content:
                 yield join(tree.node.path, child.name), child
 
@@ -364,11 +397,23 @@ class _Pull:
             yield empty
         for pack, pending in self._indexes(list(wanted)):
             runs = wanted.pop(pack)
-            index = _index_for(runs[0].what.file, pending)
-            for run in runs:
-                _check_run(index, run.what)
-            for unit in units(index, runs):
-                yield pack, unit
+            if sound := [*self._sound(runs, pending)]:
+                for unit in units(pending.result(), sound):
+                    yield pack, unit
+
+    def _sound(
+        self, runs: Sequence[Wanted[_Part]], index: Future[PackIndex]
+    ) -> Iterator[Wanted[_Part]]:
+        """Yields the runs that a pack has as a file's segment says."""
+        for run in runs:
+            file, segment, _ = run.what
+            try:
+                index.result().check_run(*segment[1:])
+                yield run
+            except Corrupt as error:
+                file.error = error
+                if self._count_off(file, segment.size_bytes):
+                    self._lose(file, error)
 
     def _indexes(self, packs: Sequence[PackId]) -> Iterator[tuple[PackId, Future[PackIndex]]]:
         """Yields each pack with its index, which the threads read some packs ahead."""
@@ -406,50 +451,36 @@ class _Pull:
                 self._fetch(*job, handles)
 
     def _fetch(self, pack: PackId, unit: Unit[_Part], handles: DirectoryHandles) -> None:
-        """Reads a unit, unless all of it exists, and writes it into the files that it belongs
-        to."""
-        if not (self._target.resumed and self._is_there(pack, unit)):
-            chunks = self._read(pack, unit)
-            fetched = sum(map(len, chunks))
-            self._write(unit, chunks)
-            self._count(0, fetched, 0)
+        """Brings a unit, and completes the files whose last bytes it has."""
+        self._bring(pack, unit)
         raw = self._packs.index(pack).raw_offsets
         for first, count, (file, _, _), _ in unit.parts:
-            size_bytes = raw[first + count] - raw[first]
-            with self._lock:
-                file.left_bytes -= size_bytes
-                left_bytes = file.left_bytes
-            self._count(size_bytes, 0, 0)
-            if left_bytes == 0 and file.is_purged:
+            if not self._count_off(file, raw[first + count] - raw[first]):
+                continue
+            if file.error is not None:
+                self._lose(file, file.error)
+            elif file.is_purged:
                 self._leave_out(file, handles)
-            elif left_bytes == 0:
+            else:
                 self._complete(file, handles)
 
-    def _read(self, pack: PackId, unit: Unit[_Part]) -> list[Buffer]:
-        """Returns the chunks of a unit. Raises: Corrupt, which names the files that need the
-        damaged chunks."""
+    def _bring(self, pack: PackId, unit: Unit[_Part]) -> None:
+        """Reads a unit, unless all of it exists, and writes it into the files that it belongs to.
+        If bytes of it are lost or damaged, each of the files gets its own part, if that can be
+        read."""
+        if all(file.error is not None for _, _, (file, _, _), _ in unit.parts):
+            return
         try:
-            return self._packs.read_span(pack, unit.first, unit.count)
+            if not (self._target.resumed and self._is_there(pack, unit)):
+                chunks = self._packs.read_span(pack, unit.first, unit.count)
+                self._write(unit, chunks)
+                self._count(0, sum(map(len, chunks)), 0)
         except Corrupt as error:
-            paths = [
-                part.file.path
-                for first, count, part, _ in unit.parts
-                if self._needs(error, pack, first, count)
-            ]
-            raise Corrupt(f"{named(paths)}: {error}") from error
-
-    def _needs(self, error: Corrupt, pack: PackId, first: int, count: int) -> bool:
-        """Whether a run of a unit has the chunks that an error is about. Those of one unit may lie
-        in several objects of a source, one of which is lost."""
-        if isinstance(error, WrongChunk) and error.number is not None:
-            return first <= error.number < first + count
-        if not isinstance(error, SourceLost):
-            return True
-        try:
-            self._packs.read_span(pack, first, count)
-        except SourceLost:
-            return True
-        return False
+            if len(unit.parts) == 1:
+                unit.parts[0][2].file.error = error
+                return
+            for part in unit.parts:
+                self._bring(pack, Unit(part[0], part[1], [part]))
 
     def _write(self, unit: Unit[_Part], chunks: Sequence[Buffer]) -> None:
         for first, count, (file, segment, offset), before in unit.parts:
@@ -465,20 +496,18 @@ class _Pull:
             self._target.write(file.path, file.entry, offset + before, run)
 
     def _check_there(self, file: _File, pack: PackId, first: int, count: int) -> None:
-        """Raises: Purged, Corrupt, with the file's name, for chunks that are gone, unless purged
+        """Raises: Corrupt, and Purged with the file's name, for chunks that are gone, unless purged
         ones are left out."""
-        shown = _shown(file.path)
         try:
             self._packs.index(pack).check_there(first, count)
         except Purged as error:
             if self._skip_purged:
                 return
+            shown = _shown(file.path)
             raise Purged(
                 f"{shown} was purged: its bytes are gone for good (lodefs purge)"
             ) from error
-        except Corrupt as error:
-            raise Corrupt(f"{shown}: {error}") from error
-        raise Corrupt(f"{shown}: a chunk of pack {pack.hex()} is gone")
+        raise Corrupt(f"a chunk of pack {pack.hex()} is gone")
 
     def _is_there(self, pack: PackId, unit: Unit[_Part]) -> bool:
         """Whether an interrupted pull fetched all of a unit; its chunks are read and checked."""
@@ -505,8 +534,25 @@ class _Pull:
     def _leave_out(self, file: _File, handles: DirectoryHandles) -> None:
         self._target.drop(file.path, handles, is_update=self._is_update)
         with self._lock:
-            self._result.leave_out(file.path, file.entry)
+            self._result.leave_out(file.entry)
+            self._result.purged.append(file.path)
         self._count(0, 0, 1)
+
+    def _lose(self, file: _File, error: Corrupt) -> None:
+        """Notes a file that cannot be completed. Its part file stays, for the next pull."""
+        with self._lock:
+            self._result.leave_out(file.entry)
+            self._result.lost[file.path] = error
+        self._count(0, 0, 1)
+
+    def _count_off(self, file: _File, size_bytes: int) -> bool:
+        """Counts bytes of a file that were brought, or cannot be. Returns whether they are the
+        last."""
+        with self._lock:
+            file.left_bytes -= size_bytes
+            is_last = file.left_bytes == 0
+        self._count(size_bytes, 0, 0)
+        return is_last
 
     def _count(self, done_bytes: int, fetched_bytes: int, files: int) -> None:
         with self._lock:
@@ -514,22 +560,6 @@ class _Pull:
             self._progress.bytes_sent += fetched_bytes
             self._progress.files_done += files
             self._result.fetched_bytes += fetched_bytes
-
-
-def _index_for(file: _File, index: Future[PackIndex]) -> PackIndex:
-    """Returns the index. Raises: Corrupt, with the name of a file that needs it."""
-    try:
-        return index.result()
-    except Corrupt as error:
-        raise Corrupt(f"{_shown(file.path)}: {error}") from error
-
-
-def _check_run(index: PackIndex, part: _Part) -> None:
-    """Raises: Corrupt if a pack does not have what a file's segment says."""
-    try:
-        index.check_run(*part.segment[1:])
-    except Corrupt as error:
-        raise Corrupt(f"{_shown(part.file.path)}: {error}") from error
 
 
 def _is_purged(packs: PackReader, entry: TreeEntry) -> bool:
@@ -555,5 +585,4 @@ def _check_digest(file: _File, chunks: Sequence[Buffer]) -> None:
     for chunk in chunks:
         hashed.update(chunk)
     if hashed.digest() != file.entry.digest:
-        shown = _shown(file.path)
-        raise Corrupt(f"{shown}: its chunks are right, but they do not match the file's digest")
+        raise Corrupt("its chunks are right, but they do not match the file's digest")

@@ -6,16 +6,19 @@ import io
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from secrets import token_hex
 from time import time
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, overload
 
 from lodefs.api.pushing import SourceOptions, choices_of, opened_for, push_options
-from lodefs.chunkstore.errors import InvalidInput, LodefsError
-from lodefs.chunkstore.format.journal import RefName
+from lodefs.chunkstore.errors import Conflict, InvalidInput, LodefsError
+from lodefs.chunkstore.format.journal import End, JournalEntry, RefName
+from lodefs.chunkstore.format.metadata import Metadata
 from lodefs.chunkstore.format.names import CommitId, Spec, check_ref_name, check_repo
 from lodefs.chunkstore.format.tree import Kind, TreeEntry
+from lodefs.chunkstore.journal.journal import StoreJournal
+from lodefs.chunkstore.journal.ref_write import RefWrite
 from lodefs.chunkstore.push.changes.branch_commits import EMPTY, CommitBase, CommitJob
 from lodefs.chunkstore.push.changes.change import names_of
 from lodefs.chunkstore.push.changes.commit_changes import base_of
@@ -24,12 +27,13 @@ from lodefs.chunkstore.push.changes.staging import Staging
 from lodefs.chunkstore.push.committer import Committer, head_of
 from lodefs.chunkstore.push.session import PushSession
 from lodefs.chunkstore.repo.refs import BRANCHES
-from lodefs.settings.session import revision_of, spec_of
+from lodefs.settings.session import opened, revision_of, spec_of
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
     from lodefs.chunkstore.push.changes.overlay import Item
     from lodefs.chunkstore.push.limits import AllowRemovals
+    from lodefs.chunkstore.repo.store import Store
     from lodefs.chunkstore.system.progress import Progress
     from lodefs.settings.session import Session
 
@@ -170,6 +174,11 @@ class Staged:
         with self.staging.in_use():
             return self.staging.overlay.get(names_of(path, is_root_fine=True)) is not None
 
+    def names(self, path: str = "") -> list[str]:
+        """The names in a directory as it is staged."""
+        found = self.staging.children(names_of(path, is_root_fine=True))
+        return sorted(map(os.fsdecode, found))
+
     @property
     def is_open(self) -> bool:
         """Whether its block has begun and not ended."""
@@ -183,16 +192,23 @@ class Staged:
         return self._area
 
     def _open(
-        self, spec: Spec, options: SourceOptions, *, allow_removals: bool | AllowRemovals = True
+        self,
+        spec: Spec,
+        options: SourceOptions,
+        *,
+        allow_removals: bool | AllowRemovals = True,
+        writer: JournalEntry | None = None,
     ) -> None:
-        """Opens the staging area of a block."""
+        """Opens the staging area of a block. ``writer`` is one of the journal that others share."""
         if self._area is not None:
             raise InvalidInput(f"{self} is already open")
         with ExitStack() as stack:
             settings = stack.enter_context(opened_for(options))
             core = push_options(settings, {**options, "workers": 0}, allow_removals=allow_removals)
             branch = RefName(spec.repo, BRANCHES, spec.rev)
-            self._push_session = PushSession(settings.store, branch, core, options.get("progress"))
+            write = None if writer is None else RefWrite(settings.store, core.clock, shared=writer)
+            progress = options.get("progress")
+            self._push_session = PushSession(settings.store, branch, core, progress, write)
             self._store_url = settings.store_url
             stack.enter_context(self._push_session.once())
             self._stack = stack.pop_all()
@@ -245,6 +261,38 @@ class Transaction(Staged):
             None  # the staged changes after a failed commit
         )
         self._id = token_hex(8)
+        self._writer: JournalEntry | None = None  # if others share it
+
+    def detached(self) -> DetachedTransaction:
+        """Begins a transaction that no process holds: a value that can be pickled, whose parts may
+        be written, and which may be committed, by any process on any machine. It must not be open.
+        Raises: InvalidInput; NotFound for ``base``; what the store raises."""
+        if self.is_open or self._kept is not None:
+            raise InvalidInput(f"{self} has begun: detach one that has staged nothing")
+        with opened_for(self._options) as settings:
+            core = push_options(settings, {**self._options, "workers": 0})
+            branch = RefName(self.spec.repo, BRANCHES, self.spec.rev)
+            session = PushSession(settings.store, branch, core)
+            settings.store.ensure_writable()
+            try:
+                session.write.begin()
+                base = head_of(session).id
+                repo = session.branch.repo
+                if self._base_rev is not None:
+                    base = settings.store.resolve(repo, self._base_rev)
+            except BaseException:
+                session.write.close()
+                raise
+            return DetachedTransaction(
+                id=self._id,
+                store_url=settings.store_url,
+                spec=Spec(repo, self.spec.rev),
+                base=base,
+                writer=session.write.begin(),
+                message=core.message,
+                author=core.author,
+                metadata=core.metadata,
+            )
 
     def commit(self, message: str | None = None) -> ChangesResult:
         """Commits what is staged so far, and continues: later changes are another commit. Raises:
@@ -290,7 +338,8 @@ class Transaction(Staged):
                     self._job = replace(self._job, check_all=True)
 
     def __enter__(self) -> Self:
-        self._open(self.spec, self._options, allow_removals=self._allow_removals)
+        removals, writer = self._allow_removals, self._writer
+        self._open(self.spec, self._options, allow_removals=removals, writer=writer)
         try:
             session, store = self._push_session, self._push_session.store
             if self._kept is not None:
@@ -342,10 +391,16 @@ class Part(Staged):
     """
 
     def __init__(
-        self, transaction: str, store_url: str, spec: Spec, before: TreeEntry | None
+        self,
+        transaction: str,
+        store_url: str,
+        spec: Spec,
+        before: TreeEntry | None,
+        writer: JournalEntry | None = None,
     ) -> None:
         super().__init__()
         self.spec = spec
+        self._writer = writer
         self._transaction = transaction
         self._store_url = store_url
         self._before = before
@@ -365,7 +420,8 @@ class Part(Staged):
         return self._before, self._after
 
     def __enter__(self) -> Self:
-        self._open(self.spec, {"store": self._store_url, "workers": 0})
+        options: SourceOptions = {"store": self._store_url, "workers": 0}
+        self._open(self.spec, options, writer=self._writer)
         root = self._after if self._is_written else self._before
         self._begin(Staging(self._push_session, EMPTY, root=root))
         return self
@@ -381,10 +437,71 @@ class Part(Staged):
         if self._area is not None:
             raise InvalidInput("pickle a part before its `with` block or after it, not within")
         state = {"_after": self._after, "_is_written": self._is_written}
-        return Part, (self._transaction, self._store_url, self.spec, self._before), state
+        made_of = (self._transaction, self._store_url, self.spec, self._before, self._writer)
+        return Part, made_of, state
 
     def __str__(self) -> str:
         return f"a part of the transaction of {self.spec.repo}@{self.spec.rev}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetachedTransaction:
+    """Made by ``Transaction.detached``. What its parts have sent is kept for as long as they are
+    written, and for the grace time of gc runs after that: commit or abort it before."""
+
+    id: str
+    store_url: str
+    spec: Spec
+    base: CommitId | None
+    writer: JournalEntry
+    message: str
+    author: str
+    metadata: Metadata
+
+    def fork(self) -> Part:
+        """A part for one task, as ``Transaction.fork`` makes it; it begins with the base. Raises:
+        Conflict if the transaction is over."""
+        with opened(None, store=self.store_url) as settings:
+            store = settings.store
+            self._require_open(store)
+            root = None if self.base is None else store.commit(self.spec.repo, self.base).root
+            return Part(self.id, self.store_url, self.spec, root, self.writer)
+
+    @contextmanager
+    def resumed(self) -> Iterator[Transaction]:
+        """Opens the transaction for a block, at whose end it commits and is over. ``merge`` takes
+        the parts. After an error nothing is committed, and another block may follow. Raises:
+        Conflict if it is over; what the block of a transaction raises."""
+        options: SourceOptions = {
+            "message": self.message,
+            "author": self.author,
+            "metadata": dict(self.metadata),
+            "store": self.store_url,
+            "workers": 0,
+        }
+        with opened(None, store=self.store_url) as settings:
+            self._require_open(settings.store)
+        base = None if self.base is None else self.base.hex()
+        one = Transaction(self.spec, base, options, allow_removals=True)
+        one._id, one._writer = self.id, self.writer
+        with one:
+            yield one
+        self.abort()
+
+    def abort(self) -> None:
+        """Ends it; what its parts have sent is garbage then, unless it was committed before."""
+        with opened(None, store=self.store_url) as settings:
+            StoreJournal(settings.store.objects).put_end(End(self.writer.number, None))
+
+    def _require_open(self, store: Store) -> None:
+        """Raises: Conflict."""
+        end = StoreJournal(store.objects).end(self.writer.number)
+        if end is not None and end.intent is None:
+            raise Conflict(
+                f"the transaction of {self.spec.repo}@{self.spec.rev} is over: it was committed or "
+                "aborted, or a gc run took it for dead, since no part was written for its grace "
+                "time. Begin another one"
+            )
 
 
 class _StagedText(io.TextIOWrapper):

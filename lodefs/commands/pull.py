@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lodefs.api.pulling import pull as pull_into
+from lodefs.chunkstore.errors import Corrupt
 from lodefs.chunkstore.format.names import Spec
 from lodefs.cli import options as cli
 from lodefs.cli import text
@@ -45,6 +46,9 @@ def pull(
     After an interruption, repeat the command: it continues where it stopped. A file that was
     changed in the meantime is kept as NAME.lodefs-kept. Every byte is verified.
 
+    Files that are lost or damaged do not stop the others. They are named on standard error, and the
+    exit code is 8. When the data is back, repeat the command: it brings what is missing.
+
     If bytes of a file were purged (lodefs purge), the pull ends with exit code 8. With
     --skip-purged such files are left out and named on standard error, and the exit code is 0.
     """
@@ -54,6 +58,9 @@ def pull(
             result = pull_into(spec, directory, **options)
     except KeyboardInterrupt as interrupt:
         interrupt.add_note("repeat the command to go on")
+        raise
+    except Corrupt as error:
+        _show_incomplete(error, as_json=as_json)
         raise
     if as_json:
         cli.write_json(_json_of(result))
@@ -87,7 +94,28 @@ def _json_of(result: PullResult) -> dict[str, object]:
             {"path": text.percent_encoded(path), "message": "purged"}
             for path in sorted(result.purged)
         ],
+        "lost": [
+            {"path": text.percent_encoded(path), "message": str(error)}
+            for path, error in sorted(result.lost.items())
+        ],
     }
+
+
+def _show_incomplete(error: Corrupt, *, as_json: bool) -> None:
+    """Names the files that a pull could not copy; the error itself is shown later."""
+    from lodefs.chunkstore.pull.pull import Incomplete
+
+    if not isinstance(error, Incomplete):
+        return
+    if as_json:
+        cli.write_json(_json_of(error.result))
+        return
+    lost = sorted(error.result.lost.items())
+    for path, reason in lost if len(lost) > 1 else ():  # the error has one with its reason
+        shown = text.escaped(path.decode("utf-8", "surrogateescape"))
+        click.echo(f"lodefs: not copied: {shown}: {text.escaped(str(reason))}", err=True)
+    _show_kept(error.result)
+    _show_purged(error.result)
 
 
 def _show_purged(result: PullResult) -> None:

@@ -163,18 +163,18 @@ def node_proxy(session: Session) -> str:
 def node_figures(session: Session) -> tuple[Path, ...]:
     """The directories in which a component counts for ``node_proxy`` (``directories_for``). None if
     that proxy is on another machine, or the settings are unusable, which their user will report."""
-    socket = _node_socket(session)
+    socket = node_socket(session)
     return directories_for(socket, os.geteuid()) if socket else ()
 
 
 def node_job_figures(session: Session) -> Path | None:
     """Returns the directory in which mounts count the reads of jobs; None under the conditions of
     ``node_figures``."""
-    socket = _node_socket(session)
+    socket = node_socket(session)
     return private_directory_of(socket) if socket else None
 
 
-def _node_socket(session: Session) -> str:
+def node_socket(session: Session) -> str:
     """The socket of the node's proxy; "" if there is none."""
     with suppress(InvalidInput):
         return parse_address(node_proxy(session)).path or ""

@@ -65,7 +65,7 @@ class FileBytes:
         part = buffer[: end - first]
         extents = self._cache.find(node.ino, first, len(part), node)
         if extents is None:
-            part[:] = self._fetched(node, first, end)
+            self._fetch_into(node, first, part)
         else:
             self._rendered(node, first, extents, part)
             self._cache.count(len(part))
@@ -130,43 +130,57 @@ class FileBytes:
 
     def _fetched(self, node: Entry, first: int, end: int) -> bytes:
         """Bytes of a file that the proxy must fetch."""
+        buffer = memoryview(bytearray(end - first))
+        self._fetch_into(node, first, buffer)
+        return bytes(buffer)
 
-        def located(client: Client, at: int, size_bytes: int) -> bytes:
-            pieces = self._cache.fetch(client, node.ino, at, size_bytes)
-            return bytes(self._rendered(node, at, pieces))
+    def _fetch_into(self, node: Entry, first: int, buffer: memoryview) -> None:
+        """Fills ``buffer`` with bytes of a file that the proxy must fetch."""
 
-        return self._asked(node, first, end, located)
+        def located(client: Client, at: int, part: memoryview) -> int:
+            pieces = self._cache.fetch(client, node.ino, at, len(part))
+            return len(self._rendered(node, at, pieces, part))
 
-    def _sent(self, node: Entry, first: int, end: int) -> bytes:
+        self._ask_into(node, first, buffer, located)
+
+    def _sent(self, node: Entry, first: int, end: int) -> memoryview:
         """Bytes of a file whose cache files have turned out to be damaged."""
-        return self._asked(
-            node, first, end, lambda client, at, size: bytes(client.read(node.ino, at, size))
-        )
 
-    def _asked(
-        self, node: Entry, first: int, end: int, ask: Callable[[Client, int, int], bytes]
-    ) -> bytes:
-        """Bytes of a file, by as many requests as needed."""
-        pieces = []
+        def sent(client: Client, at: int, part: memoryview) -> int:
+            data = client.read(node.ino, at, len(part))
+            part[: len(data)] = data
+            return len(data)
+
+        buffer = memoryview(bytearray(end - first))
+        self._ask_into(node, first, buffer, sent)
+        return buffer
+
+    def _ask_into(
+        self,
+        node: Entry,
+        first: int,
+        buffer: memoryview,
+        ask: Callable[[Client, int, memoryview], int],
+    ) -> None:
+        """Fills ``buffer`` by as many requests as needed. ``ask`` returns how many bytes it got."""
+        at = 0
         with self._clients.client() as client:
             client.mounted(self._cache.snapshot)
-            while first < end:
+            while at < len(buffer):
                 client.begin()
-                piece = ask(client, first, min(REQUEST_BYTES_MAX, end - first))
-                if not piece:
+                count = ask(client, first + at, buffer[at : at + REQUEST_BYTES_MAX])
+                if not count:
                     raise Unavailable(f"the proxy has fewer bytes of {node.name!r} than it said")
-                pieces.append(piece)
-                first += len(piece)
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                at += count
 
     def _rendered(
         self, node: Entry, first: int, pieces: Sequence[Piece], buffer: memoryview | None = None
     ) -> memoryview:
+        def room(size_bytes: int) -> memoryview:
+            return memoryview(bytearray(size_bytes)) if buffer is None else buffer[:size_bytes]
+
         return self._cache.render(
-            pieces,
-            lambda size: memoryview(bytearray(size)) if buffer is None else buffer,
-            _fill,
-            lambda at, size: self._sent(node, first + at, first + at + size),
+            pieces, room, _fill, lambda at, size: self._sent(node, first + at, first + at + size)
         )
 
 

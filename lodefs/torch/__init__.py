@@ -7,7 +7,8 @@ iterable, over the shards of a WebDataset.
 
 For checkpoints, ``CheckpointWriter`` and ``CheckpointReader`` are storage for
 torch.distributed.checkpoint. ``TrainerPush``, ``LightningPush`` and ``SavePush`` push what trainers
-have saved. ``latest`` finds the newest checkpoint.
+have saved. ``latest`` finds the newest checkpoint. ``load_safetensors`` reads the weights of a
+model straight into tensors.
 """
 
 from lodefs.torch.checkpoint_step import Checkpoint as Checkpoint
@@ -22,3 +23,4 @@ from lodefs.torch.save_callbacks import LightningPush as LightningPush
 from lodefs.torch.save_callbacks import SavePush as SavePush
 from lodefs.torch.save_callbacks import TrainerPush as TrainerPush
 from lodefs.torch.tar_dataset import TarDataset as TarDataset
+from lodefs.torch.weights import load_safetensors as load_safetensors

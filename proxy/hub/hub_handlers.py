@@ -8,17 +8,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from urllib.parse import quote
 
+import msgspec
+
+from lodefs.chunkstore.errors import NotFound
 from lodefs.chunkstore.format import hub
 from lodefs.chunkstore.format.names import split_path
-from lodefs.chunkstore.protocol.hub_fetch import HubOrder, HubOutcome, RepoKind
+from lodefs.chunkstore.format.tree import Kind as EntryKind
+from lodefs.chunkstore.nodecache.name_rows import EntryRow
+from lodefs.chunkstore.protocol import wire
+from lodefs.chunkstore.protocol.hub_fetch import HubOrder, HubOutcome, HubRequest, RepoKind
 from lodefs.proxy.api import responses, routes
 from lodefs.proxy.api.handlers import Handler
 from lodefs.proxy.api.request import Reader, Request
 from lodefs.proxy.api.responses import Answer, json_answer, method_not_allowed
 from lodefs.proxy.api.routes import Route
+from lodefs.proxy.hub.arriving import ArrivingFile
 from lodefs.proxy.hub.listing import Listed, Listing
 from lodefs.proxy.hub.revisions import SHA_CHARS, HubRevision, HubRevisions, etag_of
 from lodefs.proxy.hub.target import (
@@ -29,7 +38,7 @@ from lodefs.proxy.hub.target import (
     form_of,
     parse_target,
 )
-from lodefs.proxy.node import NodeService
+from lodefs.proxy.node import NodeService, SnapshotFile
 from lodefs.proxy.runtime.metrics import Metrics
 
 PAGE_ENTRIES_MAX = 1000  # as of the hub
@@ -61,7 +70,9 @@ class HubHandlers:
     def __init__(self, node: NodeService, metrics: Metrics) -> None:
         self._node = node
         self._metrics = metrics
-        self._revisions = HubRevisions(node.names, node.catalog)
+        self._revisions = HubRevisions(
+            node.names, node.catalog, with_arriving=node.upstream is not None
+        )
         self._acts: Mapping[str, _Act] = {
             "info": self._info,
             "tree": self._tree,
@@ -83,18 +94,23 @@ class HubHandlers:
             return _failure(error)
 
     async def _found(self, target: HubTarget, reader: Reader) -> HubRevision:
-        """Returns the revision that a target names; fetches it first if the store lacks it, and the
+        """Returns the revision that a target names; has it fetched if the store lacks it, and the
         site has a hub that may have it. Raises: HubError; Unavailable for the store."""
         try:
             return await self._revisions.find(target, reader)
         except HubError as error:
-            order = await self._order(target, reader, error.repo)
-            if order is None or self._node.upstream is None:
+            if self._node.upstream is None:
                 raise
-        outcome = await self._node.upstream.fetch(order)
-        if outcome.state != "done":
-            raise _refusal(order, outcome)
-        return await self._revisions.find(target, reader)
+            missing = error
+        order = await self._order(target, reader, missing.repo)
+        if order is not None:
+            outcome = await self._node.upstream.reach(HubRequest(order))
+            if outcome.state == "running":
+                with suppress(NotFound):
+                    return await self._revisions.arriving(order.repo, outcome.sha)
+            elif outcome.state != "done":
+                raise _refusal(order, outcome)
+        return await self._revisions.find(target, reader)  # a fetch may have just ended
 
     async def _order(self, target: HubTarget, reader: Reader, repo: str) -> HubOrder | None:
         """Returns the fetch of what the store lacks, if there may be one: of a whole repository, or
@@ -167,7 +183,7 @@ class HubHandlers:
         refs = await self._node.catalog.refs(repo)
         views: dict[str, list[Json]] = {"branch": [], "tag": []}
         for ref in refs.refs:
-            if ref.kind == "branch" and hub.is_tags_branch(ref.name):
+            if ref.kind == "branch" and hub.is_own_branch(ref.name):
                 continue
             folder = "heads" if ref.kind == "branch" else "tags"
             sha = (await self._revisions.of(repo, ref.name)).sha
@@ -186,23 +202,58 @@ class HubHandlers:
 
     async def _resolve(self, target: HubTarget, found: HubRevision, request: Request) -> Answer:
         names = self._node.names
+        if found.is_arriving:
+            return await self._resolve_arriving(target, found, request)
         file = await Listing(names, found).file(target.path)
         etag = await etag_of(names, found, target.path, file.content_id)
         is_fixed = target.rev == found.sha
-        caching = responses.IMMUTABLE if is_fixed else responses.REVALIDATE
-        headers = responses.file_headers(file, responses.content_type(target.path), caching)
-        own = {
-            "ETag": f'"{etag}"',
-            "X-Linked-ETag": f'"{etag}"',
-            "X-Linked-Size": str(file.entry.size_bytes),
-            COMMIT_HEADER: found.sha,
-        }
-        headers = [pair for pair in headers if pair[0] not in own]
-        headers += [*own.items(), *responses.FOREIGN_CONTENT]
+        headers = _resolve_headers(target, found, file, etag)
         learned = None
         if is_fixed and request.method == "GET":
             learned = responses.fast_path_target(file, headers, self._metrics, routes.HUB)
         return await responses.file_answer(self._node.files, file, headers, request, learned)
+
+    async def _resolve_arriving(
+        self, target: HubTarget, found: HubRevision, request: Request
+    ) -> Answer:
+        """Answers for a file that may still be on its way."""
+        names, upstream, repo = self._node.names, self._node.upstream, found.snapshot.repo
+        listed = await Listing(names, found).at(target.path)
+        if listed is None or not listed.etag:
+            shown = target.path.decode("utf-8", "backslashreplace")
+            raise HubError("EntryNotFound", f"there is no file {shown}", sha=found.sha)
+        order = await self._order(replace(target, rev=found.sha), request.reader, repo)
+        if order is None or upstream is None:
+            raise HubError("FetchFailed", f"{repo} is fetched from another repository of the hub")
+        link = await names.entry(found.snapshot, target.path)
+        entry = msgspec.structs.replace(link, kind=EntryKind.FILE, size_bytes=listed.size_bytes)
+        row = EntryRow(0, b"", EntryKind.FILE, False, entry.size_bytes, b"", b"", b"")  # noqa: FBT003
+        file = SnapshotFile(found.snapshot, entry, b"", row)
+        headers = [
+            pair
+            for pair in _resolve_headers(target, found, file, listed.etag)
+            if pair[0] not in (wire.COMMIT_HEADER, wire.DIGEST_HEADER)  # not known yet
+        ]
+        arriving = ArrivingFile(
+            names, self._node.files, self._revisions, upstream, order, target.path
+        )
+        return await responses.file_answer(arriving, file, headers, request)
+
+
+def _resolve_headers(
+    target: HubTarget, found: HubRevision, file: SnapshotFile, etag: str
+) -> responses.Headers:
+    """Returns the headers of answers about a file, as clients of the hub expect them."""
+    caching = responses.IMMUTABLE if target.rev == found.sha else responses.REVALIDATE
+    headers = responses.file_headers(file, responses.content_type(target.path), caching)
+    own = {
+        "ETag": f'"{etag}"',
+        "X-Linked-ETag": f'"{etag}"',
+        "X-Linked-Size": str(file.entry.size_bytes),
+        COMMIT_HEADER: found.sha,
+    }
+    kept = [pair for pair in headers if pair[0] not in own]
+    return [*kept, *own.items(), *responses.FOREIGN_CONTENT]
 
 
 def _headers(found: HubRevision) -> responses.Headers:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from lodefs.chunkstore.errors import NotADirectory, NotFound
+from lodefs.chunkstore.format import hub
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.protocol.wire import Entry, Page
 from lodefs.proxy.hub.revisions import HubRevision, etag_of
@@ -141,6 +142,9 @@ class Listing:
         snapshot = self._found.snapshot
         if entry.kind == Kind.DIRECTORY:
             return Listed(text, 0, "", entry.digest.hex()[:40])
+        if self._found.is_arriving:
+            tag = hub.decode_tag(entry.target)
+            return None if tag is None else Listed(text, tag.size_bytes, tag.etag)
         if entry.kind == Kind.SYMLINK:
             above = path.rpartition(b"/")[0]
             file = await linked_file_or_none(self._names, snapshot, above, entry.target)

@@ -24,22 +24,28 @@ KNOWN_MAX = 4096
 @dataclass(frozen=True, slots=True)
 class HubRevision:
     """One commit. ``sha`` is its id for clients of the hub; ``tags`` is the snapshot that has the
-    hub's ETags of its files (chunkstore/format/hub.py), None if the hub does not know it."""
+    hub's ETags of its files (chunkstore/format/hub.py), None if the hub does not know it. If it
+    ``is_arriving``, both are the snapshot of its tags, since not all files are there."""
 
     snapshot: Snapshot
     sha: str
     tags: Snapshot | None = None
+    is_arriving: bool = False
 
 
 class HubRevisions:
     """The revisions of one store. For use on the event loop only."""
 
-    def __init__(self, names: Names, catalog: Catalog) -> None:
+    def __init__(self, names: Names, catalog: Catalog, *, with_arriving: bool) -> None:
+        """``with_arriving``: also those that are being fetched, since this node can have it go
+        on."""
         self._names = names
+        self._with_arriving = with_arriving
         self._catalog = catalog
         # Both for ever, since commits do not change
         self._commits: Lru[tuple[str, str], tuple[str, str]] = Lru(KNOWN_MAX)  # by sha
         self._shas: Lru[tuple[str, str], tuple[str, str]] = Lru(KNOWN_MAX)  # by commit
+        self._listings: Lru[tuple[str, str], str] = Lru(KNOWN_MAX)  # by sha
 
     async def find(self, target: HubTarget, reader: Reader) -> HubRevision:
         """Returns the revision that a target names, in the first repository that there is and that
@@ -69,9 +75,11 @@ class HubRevisions:
     async def is_from(self, repo: str, url: str) -> bool:
         """Whether a repository of the store was taken from ``hf://...`` on the hub."""
         for ref in (await self._catalog.refs(repo)).refs:
-            if hub.is_tags_branch(ref.name):
+            if hub.is_own_branch(ref.name):
+                is_whole = hub.commit_of_branch(ref.name) is not None
                 with suppress(NotFound):
-                    log = await self._catalog.log(repo, f"{ref.name}~1", 1)
+                    rev = f"{ref.name}~1" if is_whole else ref.name
+                    log = await self._catalog.log(repo, rev, 1)
                     return log.commits[0].metadata.get(hub.SOURCE) == url
         return False
 
@@ -87,10 +95,23 @@ class HubRevisions:
         try:
             found = await self._tagged(repo, ref)
         except NotFound:
+            if self._with_arriving:
+                with suppress(NotFound):
+                    return await self.arriving(repo, ref)
             marked = await self._marked(await self._names.snapshot(repo, ref))
             found = replace(marked, sha=ref)  # clients keep files below the id they asked for
         self._commits.put((repo, ref), _commits_of(found))
         return found
+
+    async def arriving(self, repo: str, sha: str) -> HubRevision:
+        """Returns a commit of the hub that is being fetched. Raises: NotFound."""
+        listing = self._listings.get((repo, sha))
+        if listing is None:
+            log = await self._catalog.log(repo, hub.arriving_branch_of(sha), 1)
+            listing = log.commits[0].metadata.get(hub.LISTING_COMMIT, "")
+            self._listings.put((repo, sha), listing)
+        tags = await self._names.snapshot(repo, listing)
+        return HubRevision(tags, sha, tags, is_arriving=True)
 
     async def _marked(self, snapshot: Snapshot) -> HubRevision:
         """Returns the revision of a snapshot: the hub's, if the metadata of the commit names one
@@ -137,7 +158,6 @@ async def etag_of(names: Names, found: HubRevision, path: bytes, content_id: byt
             link = await names.entry(found.tags, path)
         except (NotFound, NotADirectory):
             link = found.tags.root
-        etag = link.target.decode("ascii", "replace")
-        if hub.is_etag(etag):
-            return etag
+        if (tag := hub.decode_tag(link.target)) is not None:
+            return tag.etag
     return content_id.hex()[:SHA_CHARS]

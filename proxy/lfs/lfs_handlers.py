@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
 from lodefs.chunkstore.errors import (
+    Conflict,
     Denied,
     InvalidInput,
     NoSpace,
@@ -24,7 +28,15 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.format import lfs
 from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.format.lfs import Lock
-from lodefs.chunkstore.protocol.lfs_orders import AddLock, ListLocks, RemoveLock
+from lodefs.chunkstore.format.names import ID_BYTES
+from lodefs.chunkstore.protocol.lfs_orders import (
+    AddLock,
+    FillHoles,
+    FindChunks,
+    ListLocks,
+    RemoveLock,
+)
+from lodefs.chunkstore.protocol.lfs_recipe import Hole, encode_holes
 from lodefs.chunkstore.protocol.wire import Snapshot
 from lodefs.proxy.api import disclosure, responses, routes
 from lodefs.proxy.api.handlers import Handler
@@ -32,10 +44,13 @@ from lodefs.proxy.api.request import Request
 from lodefs.proxy.api.responses import Answer, failure_answer, method_not_allowed
 from lodefs.proxy.api.routes import Route
 from lodefs.proxy.lfs.target import (
+    AGENT,
     BASIC,
     BATCH,
+    FORM,
     MEDIA,
     OBJECTS_MAX,
+    PIECES,
     Batch,
     LockWanted,
     ObjectRef,
@@ -45,10 +60,11 @@ from lodefs.proxy.lfs.target import (
     checked,
     page_of,
 )
-from lodefs.proxy.lfs.uploads import received
+from lodefs.proxy.lfs.uploads import received, received_in_pieces
 from lodefs.proxy.node import LfsWriter, NodeService, SnapshotFile
 
 UPLOADS_MAX = 16  # at once; others wait
+HOLES_MAX = 16_000  # in one order
 log = logging.getLogger("lodefs.lfs")
 T = TypeVar("T")
 
@@ -69,6 +85,9 @@ class LfsHandlers:
         except InvalidInput as error:
             told = disclosure.redacted(error, disclosure.places_of(self._node.status()))
             return failure_answer(told, status=422)
+        except Conflict:  # with a text that hides nothing from anybody
+            moved = Conflict("others have changed the store meanwhile: send it again")
+            return failure_answer(moved, status=409)
         except NoSpace as error:
             log.warning("an upload was refused: %s", error)
             full = NoSpace("the node's disk, the store or a quota is full: the proxy's log says it")
@@ -84,6 +103,8 @@ class LfsHandlers:
                 return await self._batch(route, request)
             case "POST", "objects", ["verify"]:
                 return await self._verify(route, request)
+            case "POST", "objects", ["chunks"]:
+                return await self._find(route.repo, request)
             case "GET", "objects", [oid]:
                 return await self._download(route.repo, lfs.check_oid(oid), request)
             case "PUT", "objects", [oid]:
@@ -105,7 +126,7 @@ class LfsHandlers:
         if len(batch.objects) > OBJECTS_MAX:
             error = InvalidInput(f"a batch has at most {OBJECTS_MAX} objects: ask in several")
             return failure_answer(error, status=413)
-        if BASIC not in batch.transfers or batch.hash_algo != "sha256":
+        if not {AGENT, BASIC} & {*batch.transfers} or batch.hash_algo != "sha256":
             raise InvalidInput("this server has the transfer 'basic' and the hash 'sha256' alone")
         if batch.operation == "upload":
             _check_write(route.repo, request)
@@ -117,8 +138,9 @@ class LfsHandlers:
             missing = [one.oid for one, stored in found if stored is None]
             asked = [one.oid for one in batch.objects]
             key = self._node.lfs.expect(route.repo, request.reader.name, asked, missing)
-        answers = [answer_about(base, batch.operation, key, *one) for one in found]
-        return _told({"transfer": BASIC, "objects": answers, "hash_algo": "sha256"})
+        transfer, header = _transfer_of(batch, request)
+        answers = [answer_about(base, batch.operation, key, header, *one) for one in found]
+        return _told({"transfer": transfer, "objects": answers, "hash_algo": "sha256"})
 
     async def _verify(self, route: Route, request: Request) -> Answer:
         _check_write(route.repo, request)
@@ -153,9 +175,21 @@ class LfsHandlers:
         assert request.content is not None
         writer, content, name = self._writer(), request.content, request.reader.name
         key = route.query.get(BATCH, b"").decode("ascii", "replace")
-        async with self._places, received(writer.uploads(), oid, content) as upload:
+        taken = received(writer.uploads(), oid, content)
+        if route.query.get(FORM) == PIECES:
+            taken = received_in_pieces(
+                writer.uploads(), oid, content, partial(_fill, route.repo, writer)
+            )
+        async with self._places, taken as upload:
             await writer.put(route.repo, name, upload, key)
         return Answer(200)
+
+    async def _find(self, repo: str, request: Request) -> Answer:
+        _check_write(repo, request)
+        if len(request.body) % ID_BYTES:
+            raise InvalidInput(f"ids of chunks have {ID_BYTES} bytes each")
+        outcome = await self._writer().carry_out(FindChunks(repo, request.body))
+        return _told(outcome.chunks)
 
     async def _head(self, repo: str) -> Snapshot | None:
         """Returns the last commit of objects, as the store has it now; None if there is none."""
@@ -244,6 +278,21 @@ def _check_write(repo: str, request: Request) -> None:
             f"this token may not write to {repo}: one that may is made with "
             "`lodefs token create --write`"
         )
+
+
+async def _fill(repo: str, writer: LfsWriter, file: Path, holes: Sequence[Hole]) -> None:
+    for start in range(0, len(holes), HOLES_MAX):
+        part = encode_holes(holes[start : start + HOLES_MAX])
+        await writer.carry_out(FillHoles(repo, str(file), part))
+
+
+def _transfer_of(batch: Batch, request: Request) -> tuple[str, dict[str, str]]:
+    """Returns the way to transfer objects. An agent has nothing but what it is given, so it gets
+    the credentials back by which its client was admitted."""
+    if AGENT not in batch.transfers:
+        return BASIC, {}
+    given = request.headers.get("Authorization", "")
+    return AGENT, {"Authorization": given} if given else {}
 
 
 def _parsed(request: Request, kind: type[T]) -> T:

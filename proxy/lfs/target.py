@@ -17,7 +17,9 @@ MEDIA = "application/vnd.git-lfs+json"
 OBJECTS_MAX = 1000  # in one batch; clients send 100
 LOCKS_MAX = 1000  # in one answer
 BASIC = "basic"
-BATCH = "batch"  # a query parameter
+AGENT = "lodefs"  # the transfer of `lodefs lfs agent`
+BATCH, FORM = "batch", "form"  # query parameters
+PIECES = b"pieces"  # the FORM of a body that lfs_recipe describes
 Operation = Literal["upload", "download"]
 
 
@@ -56,10 +58,11 @@ class Page(msgspec.Struct, frozen=True):
     limit: int = LOCKS_MAX
 
 
-class Action(msgspec.Struct, frozen=True):
+class Action(msgspec.Struct, frozen=True, omit_defaults=True):
     """The next request of a client about an object."""
 
     href: str
+    header: dict[str, str] = {}
 
 
 class ObjectError(msgspec.Struct, frozen=True):
@@ -90,23 +93,25 @@ def answer_about(
     base: str,
     operation: Operation,
     key: str,
+    header: dict[str, str],
     wanted: ObjectRef,
     stored: int | InvalidInput | None,
 ) -> ObjectAnswer:
     """Returns what a client must do with an object that has ``stored`` bytes in the store, or is
     not there, or cannot be. ``base`` is the URL of the server for its repository, ``key`` that of
-    the batch. An upload needs no verification: its answer says what one would say."""
+    the batch, ``header`` what the client must send along. An upload needs no verification: its
+    answer says what one would say."""
     url = f"{base}/objects/{wanted.oid}"
     if isinstance(stored, InvalidInput):
         return _failed(wanted, 422, str(stored))
     if stored is not None and stored != wanted.size:
         return _failed(wanted, 422, f"the object has {stored} bytes, not {wanted.size}")
     if operation == "upload":
-        actions = {"upload": Action(f"{url}?{BATCH}={key}")}
+        actions = {"upload": Action(f"{url}?{BATCH}={key}", header)}
         return ObjectAnswer(wanted.oid, wanted.size, actions if stored is None else {})
     if stored is None:
         return _failed(wanted, 404, "the object is not in the store: push it from where it is")
-    return ObjectAnswer(wanted.oid, wanted.size, {"download": Action(url)})
+    return ObjectAnswer(wanted.oid, wanted.size, {"download": Action(url, header)})
 
 
 def _failed(wanted: ObjectRef, code: int, message: str) -> ObjectAnswer:

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
 from lodefs.chunkstore import python_process
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
 from lodefs.chunkstore.format.decoding import from_json
-from lodefs.chunkstore.protocol.lfs_orders import Order, Outcome, PutObjects, StorePlace
+from lodefs.chunkstore.protocol.lfs_orders import Order, Outcome, PutObjects
+from lodefs.chunkstore.protocol.store_place import StorePlace
 from lodefs.chunkstore.protocol.wire import error_of
+from lodefs.proxy.runtime.store_process import StoreProcess
 
 log = logging.getLogger("lodefs.lfs")
 
@@ -33,11 +32,9 @@ _COMMAND = python_process.command("lodefs.chunkstore.push.remote.lfs_writer")
 
 @dataclass(frozen=True, slots=True)
 class LfsSettings:
-    """The store that is written to, and a directory for uploads and the push index."""
+    """The store that is written to, and a directory for uploads and what else is kept of them."""
 
-    store: str
-    endpoint_url: str | None
-    region: str | None
+    place: StorePlace
     directory: Path
 
 
@@ -88,11 +85,11 @@ class LfsProcess:
         taken: Sequence[_Waiting] = tuple(self._waiting)  # they fail if it does not start
         error: LodefsError = Unavailable("the proxy is stopping: repeat the command")
         try:
-            async with _Process(self._settings) as process:
+            async with StoreProcess(_COMMAND, self._settings.place, LINE_BYTES_MAX) as process:
                 while await self._has_order():
                     taken = self._next()
                     async with asyncio.timeout(ORDER_S_MAX):
-                        outcome = await process.ask(_joined(taken))
+                        outcome = await _ask(process, _joined(taken))
                     for one in taken:
                         if not one.done.done():
                             one.done.set_result(outcome)
@@ -140,41 +137,10 @@ def _joined(taken: Sequence[_Waiting]) -> Order:
     return PutObjects(first.repo, files)
 
 
-class _Process:
-    """The process, for the time of a block."""
-
-    def __init__(self, settings: LfsSettings) -> None:
-        self._settings = settings
-
-    async def __aenter__(self) -> _Process:
-        settings = self._settings
-        self._process = await asyncio.create_subprocess_exec(
-            *_COMMAND,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env=python_process.environment(os.environ),
-            limit=LINE_BYTES_MAX,
-        )
-        index_dir = str(settings.directory / "push-index")
-        place = StorePlace(settings.store, settings.endpoint_url, settings.region, index_dir)
-        await self._tell(place)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._process.returncode is None:
-            self._process.kill()  # between orders nothing is under way
-        await self._process.wait()
-
-    async def ask(self, order: Order) -> Outcome:
-        """Returns the outcome of an order. Raises: EOFError if the process has ended; OSError."""
-        await self._tell(order)
-        assert self._process.stdout is not None
-        line = await self._process.stdout.readline()
-        if not line:
-            raise EOFError(f"exit code {await self._process.wait()}")
-        return from_json(line, Outcome)
-
-    async def _tell(self, value: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.write(msgspec.json.encode(value) + b"\n")
-        await self._process.stdin.drain()
+async def _ask(process: StoreProcess, order: Order) -> Outcome:
+    """Returns the outcome of an order. Raises: EOFError if the process has ended; OSError."""
+    await process.tell(order)
+    line = await process.line()
+    if not line:
+        raise EOFError(f"exit code {await process.end()}")
+    return from_json(line, Outcome)

@@ -22,7 +22,7 @@ from lodefs.chunkstore.format.pack import PACK_CHUNKS_LIMIT
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.protocol import wire
 from lodefs.chunkstore.protocol.cache_control import OWNER, WarmRequest
-from lodefs.chunkstore.protocol.hub_fetch import HubOrder
+from lodefs.chunkstore.protocol.hub_fetch import HubRequest
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.api.control_handlers import parsed
@@ -141,7 +141,7 @@ class PeerServer:
         if self._upstream is None:
             raise NotFound("this node fetches nothing from a hub: its settings name none")
         check_digest(data, parse_query(target.partition("?")[2]))
-        return json_answer(self._upstream.begin(parsed(data, HubOrder)), status=202)
+        return json_answer(self._upstream.begin(parsed(data, HubRequest)), status=202)
 
     def _refuse(self, name: str, error: Denied) -> None:
         """Records a refused request. Refusals of non-members are logged at most once a minute."""

@@ -32,6 +32,7 @@ from lodefs.chunkstore.protocol.figures.figure_files import (
     directory_of,
     private_directory_of,
 )
+from lodefs.chunkstore.protocol.store_place import StorePlace
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system import fd_limit, sockets
 from lodefs.chunkstore.system.private_file import check_private
@@ -167,12 +168,7 @@ def _open_node(
             fetch_threads=config.fetch_concurrency,
             scrub=ScrubSettings(config.scrub_bytes_per_s_max, config.scrub_days),
             upstream=upstream_settings(config),
-            lfs=LfsSettings(
-                store=config.store,
-                endpoint_url=config.endpoint_url,
-                region=config.region,
-                directory=config.cache_dir.absolute() / "lfs",
-            ),
+            lfs=LfsSettings(_written_place(config, "lfs"), _directory(config, "lfs")),
             git=git_settings(config),
         )
         with ExitStack() as started:
@@ -471,6 +467,18 @@ def _check_given(config: Config, listener: socket.socket) -> None:
         raise InvalidInput(f"systemd's TCP socket: {problem}")
 
 
+def _directory(config: Config, name: str) -> Path:
+    """Returns a directory in the cache's for what only this node needs."""
+    return config.cache_dir.absolute() / name
+
+
+def _written_place(config: Config, name: str) -> StorePlace:
+    """Returns the store for a process that writes into it, with a push index of its own."""
+    store = config.store if "://" in config.store else str(Path(config.store).absolute())
+    index_dir = str(_directory(config, name) / "push-index")
+    return StorePlace(store, config.endpoint_url, config.region, index_dir)
+
+
 def upstream_settings(config: Config) -> UpstreamSettings | None:
     """Returns the settings of fetches from a hub, if there are any. Raises: InvalidInput if others
     may read the token."""
@@ -480,10 +488,8 @@ def upstream_settings(config: Config) -> UpstreamSettings | None:
         check_private(config.hub_token_file, f"hub_token_file {config.hub_token_file}")
     return UpstreamSettings(
         url=config.hub_upstream,
-        store=config.store,
-        endpoint_url=config.endpoint_url,
-        region=config.region,
-        directory=config.cache_dir.absolute() / "hub",
+        place=_written_place(config, "hub"),
+        directory=_directory(config, "hub"),
         token_file=config.hub_token_file,
         size_bytes_max=config.hub_size_bytes_max,
     )

@@ -34,6 +34,7 @@ BLOCKS = {
     "docker.md#volumes-that-take-changes-1": "tests/mount/docker/containers/test_writing.py is it",
     "git.md#five-lines-1": "tokens of a proxy: tests/proxy/lfs has one",
     "git.md#five-lines-2": "needs a proxy with TLS: tests/proxy/lfs has one",
+    "git.md#only-new-chunks-1": "settings of the user: tests/proxy/lfs/test_agent.py has its own",
     "git.md#where-things-lie-1": "needs what was pushed: tests/proxy/lfs pulls it",
     "git.md#moving-to-it-1": "needs another server of Git LFS: tests/proxy/lfs pushes --all",
     "git.md#moving-to-it-2": "Git's own commands, which write a history anew",

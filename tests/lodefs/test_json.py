@@ -23,7 +23,7 @@ KEYS = {
              "removed_files", "removed_bytes", "lost_packs", "dry_run", "excluded", "private_files",
              "hard_linked_files", "stateless_files", "set_id_files", "often_excluded"} | COUNTS,
     "pull": {"commit", "unchanged", "fetched_bytes", "updated_from", "removed", "kept",
-             "skipped"} | COUNTS,
+             "skipped", "lost"} | COUNTS,
     "ls": {"path", "kind", "digest", "size_bytes", "executable"},
     "log": {"commit", "parents", "author", "time_s", "message", "files", "directories",
             "size_bytes", "branches", "tags",

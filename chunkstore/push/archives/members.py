@@ -19,6 +19,7 @@ from typing import BinaryIO, NamedTuple, cast
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.compression import zstd_reader
+from lodefs.chunkstore.push.archives.zip_list import BoundedZip
 
 READ_BYTES_MAX = 4 << 20  # at once; a header that claims more is refused
 RATIO_MAX = 200  # unpacked bytes for each packed one
@@ -97,7 +98,7 @@ def members(name: str, stream: BinaryIO, budget: Budget) -> Iterator[Member]:
     if head.startswith(_ZIP_HEADS):
         if not stream.seekable():
             raise InvalidInput(f"{name} is a zip, which has its list at the end: save it to a file")
-        yield from _zip_members(stream, budget)
+        yield from _zip_members(name, stream, budget)
         return
     found = (make for magic, make in _DECOMPRESSORS.items() if head.startswith(magic))
     make = next(found, None)
@@ -266,9 +267,9 @@ def _tar_member(tar: tarfile.TarFile, info: tarfile.TarInfo, budget: Budget) -> 
     return Member(path, MemberKind.OTHER, read, target=b"a device, a FIFO or of an unknown kind")
 
 
-def _zip_members(stream: BinaryIO, budget: Budget) -> Iterator[Member]:
+def _zip_members(name: str, stream: BinaryIO, budget: Budget) -> Iterator[Member]:
     budget.packed_bytes = stream.seek(0, io.SEEK_END)
-    with zipfile.ZipFile(stream) as archive:
+    with zipfile.ZipFile(cast("BinaryIO", BoundedZip(stream, name))) as archive:
         for info in sorted(archive.infolist(), key=lambda one: one.header_offset):
             yield _zip_member(archive, info, budget)
 

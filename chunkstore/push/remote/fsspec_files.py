@@ -24,8 +24,9 @@ from lodefs.chunkstore.errors import (
 )
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.objects.retrying import patiently
+from lodefs.chunkstore.push.archives.zip_list import BoundedZip
 from lodefs.chunkstore.push.remote.file_states import listed, state_of
-from lodefs.chunkstore.push.remote.http_ranges import facts_of, read_range
+from lodefs.chunkstore.push.remote.http_ranges import facts_of, page_class, read_range
 from lodefs.chunkstore.push.remote.remote_files import (
     Listing,
     NoAccess,
@@ -291,20 +292,19 @@ def open_fsspec_files(url: str) -> FsspecFiles:
     _check_url(scheme, url)
     place, options = (url, {}) if kind.is_http else _options_in(url)
     try:
-        from fsspec.core import url_to_fs
         from fsspec.dircache import DirCache
         from fsspec.registry import available_protocols
     except ImportError as error:
         raise _missing(scheme, "lodefs[fsspec]", kind.package) from error
     if scheme not in available_protocols():
         raise InvalidInput(f"{scheme}:// {_NO_SOURCE}")
-    if kind.is_http:
-        options = {"encoded": True}  # paths are quoted here
+    if kind.is_http:  # paths are quoted here
+        options = {"encoded": True, "client_kwargs": {"response_class": page_class()}}
     location = url
     try:
         if kind is _SFTP:
             options.setdefault("host_key_policy", _known_hosts())
-        filesystem, root = url_to_fs(place, skip_instance_cache=True, **options)
+        filesystem, root = _file_system(scheme, place, options)
         if scheme == "hf":
             root, location = _pinned(filesystem, root)
         else:
@@ -323,6 +323,19 @@ def open_fsspec_files(url: str) -> FsspecFiles:
 
 
 _SFTP_TIMEOUT_S = 60.0
+
+
+def _file_system(scheme: str, place: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+    """Returns the file system of a URL, and the path in it."""
+    import fsspec
+
+    inside, _, archive = place.partition("::")
+    if scheme != "zip" or not archive:
+        found: tuple[Any, str] = fsspec.core.url_to_fs(place, skip_instance_cache=True, **options)
+        return found
+    opened = BoundedZip(fsspec.open(archive, "rb").open(), shown_url(archive))
+    system = fsspec.filesystem("zip", fo=opened, skip_instance_cache=True, **options)
+    return system, system._strip_protocol(inside)
 
 
 def _known_hosts() -> Any:

@@ -16,6 +16,40 @@ _PARTIAL = 206
 _FACTS = ("ETag", "Last-Modified")
 
 
+PAGE_BYTES_MAX = 32 << 20  # some 300,000 links
+
+
+def page_class() -> type[Any]:
+    """Returns the class of answers for the session of fsspec, which reads the page with the links
+    of a directory at once. Reading too large a page raises InvalidInput. Raises: ImportError."""
+    from fsspec.implementations import http
+
+    class Page(http.aiohttp.ClientResponse):  # type: ignore[misc]  # fsspec chooses the library
+        _body: bytes | None
+
+        async def read(self) -> bytes:
+            if self._body is None:
+                self._body = await _whole_page(self)
+            return self._body
+
+    return Page
+
+
+async def _whole_page(answer: Any) -> bytes:
+    pieces, left = [], PAGE_BYTES_MAX + 1
+    while left and (piece := await answer.content.read(left)):
+        pieces.append(piece)
+        left -= len(piece)
+    if not left:
+        answer.close()
+        raise InvalidInput(
+            f"the page that lists {answer.url.with_query(None).with_user(None)} has more than "
+            f"{PAGE_BYTES_MAX:,} bytes: push the directories below it one by one, or give paths "
+            "(--from-list)"
+        )
+    return b"".join(pieces)
+
+
 class HttpRange(NamedTuple):
     """Bytes of a file, and facts of the whole file under the names that fsspec gives them."""
 

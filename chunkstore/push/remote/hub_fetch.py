@@ -1,59 +1,73 @@
 """A process that fetches a repository of the Hugging Face Hub into a store.
 
-Standard input has a FetchOrder as JSON. Standard output gets a HubOutcome as a line of JSON every
-some seconds, and one at the end. ``HF_ENDPOINT`` and ``HF_TOKEN_PATH`` say which hub, and as whom.
+Standard input has a StorePlace, a FetchOrder, then paths for which somebody waits: a line of JSON
+each. Standard output gets a HubOutcome as a line of JSON when the store has the listing, every some
+seconds, and at the end. ``HF_ENDPOINT`` and ``HF_TOKEN_PATH`` say which hub, and as whom.
 """
 
 from __future__ import annotations
 
-import os
 import resource
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from queue import SimpleQueue
 
-import msgspec
-
-from lodefs.chunkstore.errors import InvalidInput, LodefsError
+from lodefs.chunkstore.errors import Corrupt, InvalidInput, LodefsError, NotFound
 from lodefs.chunkstore.format import hub
 from lodefs.chunkstore.format.decoding import from_json
-from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects
+from lodefs.chunkstore.format.journal import RefName
+from lodefs.chunkstore.format.names import CommitId, Spec, parse_id
+from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.protocol.hub_fetch import FetchOrder, HubOrder, HubOutcome
-from lodefs.chunkstore.push.push import PushOptions
-from lodefs.chunkstore.push.remote.hub_push import push_hub
-from lodefs.chunkstore.repo.store import open_store
-from lodefs.chunkstore.system.processes import die_with_parent
+from lodefs.chunkstore.push.changes.branch_commits import read_living_head
+from lodefs.chunkstore.push.changes.change import CopyFrom
+from lodefs.chunkstore.push.changes.commit_changes import commit_changes
+from lodefs.chunkstore.push.remote.growing_branch import delete_branch, growing_branch
+from lodefs.chunkstore.push.remote.hub_arrival import Arrival, Earlier
+from lodefs.chunkstore.push.remote.hub_files import open_hub_files
+from lodefs.chunkstore.push.remote.hub_listing import (
+    HubCommit,
+    files_of,
+    has_tags,
+    keep_tags,
+    options_of,
+    store_listing,
+)
+from lodefs.chunkstore.push.remote.store_process import store_of_parent, tell
+from lodefs.chunkstore.push.session import PushOptions
+from lodefs.chunkstore.repo.refs import BRANCHES
+from lodefs.chunkstore.repo.store import Store, open_store
 from lodefs.chunkstore.system.progress import Progress
 
-T = TypeVar("T")
 AUTHOR = "Hugging Face Hub"
 TOLD_EVERY_S = 10.0
 TIMEOUT_S = 30.0  # for one answer about a repository
-FILES_MAX = 10_000_000  # also directories; a list whose pages lead in a circle has no end
-# The library keeps an answer in memory, and a hub may send one without an end. For each process;
-# the names of a million files need less than half
+EARLIER_MAX = 2  # commits that are looked through for equal files
+# The library keeps an answer in memory, and a hub may send one without an end. For each process,
+# which needs less than a tenth
 MEMORY_BYTES_MAX = 4 << 30
 
 
 def main() -> None:
-    die_with_parent(os.getppid())  # a node that is killed does not leave a fetch behind
     limit_memory(MEMORY_BYTES_MAX)
-    order = from_json(sys.stdin.buffer.read(), FetchOrder)
-    progress, ended = Progress(), threading.Event()
-    teller = threading.Thread(target=_tell_of, args=(progress, ended))
-    teller.start()
-    try:
-        outcome = fetch(order, progress)
-    except LodefsError as error:
-        outcome = HubOutcome("failed", str(error))
-    finally:
-        ended.set()
-        teller.join()
-    _tell(outcome)
+    with store_of_parent() as (objects, place):
+        order = from_json(sys.stdin.buffer.readline(), FetchOrder)
+        wanted: SimpleQueue[bytes] = SimpleQueue()
+        threading.Thread(target=_take_paths, args=(wanted,), daemon=True).start()
+        try:
+            fetch = Fetch(open_store(objects), Path(place.index_dir), order, tell, wanted)
+            with _told_regularly(fetch):
+                outcome = fetch.run()
+        except (Corrupt, InvalidInput) as error:
+            outcome = HubOutcome("damaged", str(error))
+        except LodefsError as error:
+            outcome = HubOutcome("failed", str(error))
+        tell(outcome)
 
 
 def limit_memory(size_bytes: int) -> None:
@@ -63,27 +77,155 @@ def limit_memory(size_bytes: int) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
-def fetch(order: FetchOrder, progress: Progress) -> HubOutcome:
-    """Fetches a repository at one commit, and returns how that ended. Raises: errors of the store
-    and of reading."""
-    wanted = order.wanted
-    found = _commit_of(wanted, order.size_bytes_max)
-    if isinstance(found, HubOutcome):
+def _take_paths(wanted: SimpleQueue[bytes]) -> None:
+    for line in sys.stdin.buffer:
+        wanted.put(from_json(line, str).encode())
+
+
+@contextmanager
+def _told_regularly(fetch: Fetch) -> Iterator[None]:
+    ended = threading.Event()
+
+    def report() -> None:
+        while not ended.wait(TOLD_EVERY_S):
+            tell(fetch.progress())
+
+    teller = threading.Thread(target=report)
+    teller.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        teller.join()
+
+
+class Fetch:
+    """One fetch. It goes on from what an earlier one has left in the store."""
+
+    def __init__(
+        self,
+        store: Store,
+        index_dir: Path,
+        order: FetchOrder,
+        tell: Callable[[HubOutcome], None],
+        wanted: SimpleQueue[bytes] | None = None,
+    ) -> None:
+        """``tell`` is called once the store has the listing; ``wanted`` gets paths of files for
+        which somebody waits."""
+        self._store = store
+        self._order = order
+        self._repo = order.wanted.repo
+        self._tell = tell
+        self._wanted = wanted or SimpleQueue()
+        self._counters = Progress()
+        self._options = PushOptions(
+            message="", author=AUTHOR, time_s=int(time.time()), index_dir=index_dir, workers=0
+        )
+        self._size_bytes = 0
+        self._sha = ""  # once the store has the listing
+
+    def progress(self) -> HubOutcome:
+        """Returns how far the fetch is."""
+        what = f"{self._counters.bytes_done:,} of {self._size_bytes:,} bytes have been read"
+        return HubOutcome("running", what, self._sha)
+
+    def run(self) -> HubOutcome:
+        """Fetches the repository at one commit, and returns how that ended. Raises: errors of the
+        store and of reading."""
+        of_hub = commit_of(self._order.wanted)
+        if isinstance(of_hub, HubOutcome):
+            return of_hub
+        if not has_tags(self._store, self._repo, of_hub.sha):
+            self._size_bytes = sum(file.tag.size_bytes for file in files_of(of_hub))
+            if self._size_bytes > self._order.size_bytes_max:
+                return self._too_large(of_hub)
+            self._fetch(of_hub)
+        branch = self._point_branch(of_hub)
+        # At each moment there is one or the other for clients
+        for name in (hub.arriving_branch_of(of_hub.sha), hub.listing_branch_of(of_hub.sha)):
+            delete_branch(self._store, self._repo, name)
+        what = f"{of_hub.repo_url}@{of_hub.sha} is {self._repo}@{branch}"
+        return HubOutcome("done", what, of_hub.sha)
+
+    def _too_large(self, of_hub: HubCommit) -> HubOutcome:
+        return HubOutcome(
+            "too large",
+            f"{of_hub.repo_url} has {self._size_bytes:,} bytes, and this site fetches at most "
+            f"{self._order.size_bytes_max:,} (hub_size_bytes_max); lodefs push takes more",
+        )
+
+    def _fetch(self, of_hub: HubCommit) -> None:
+        """Brings the files and their tags to the branch of the tags."""
+        store, repo = self._store, self._repo
+        listing = self._listing(of_hub)
+        metadata = {hub.SOURCE: of_hub.repo_url, hub.LISTING_COMMIT: listing.hex()}
+        options = replace(
+            self._options, message="what has come", metadata=tuple(sorted(metadata.items()))
+        )
+        name = hub.arriving_branch_of(of_hub.sha)
+        with (
+            growing_branch(store, repo, name, options, self._counters) as branch,
+            closing(open_hub_files(of_hub)) as remote,
+        ):
+            if branch.head is None:
+                branch.commit()
+            self._sha = of_hub.sha
+            self._tell(self.progress())
+            root, earlier = store.commit(repo, listing).root, self._earlier()
+            arrival = Arrival(branch, root, remote, earlier=earlier, wanted=self._take_wanted)
+            arrived = arrival.run()
+        named = options_of(of_hub, self._options, f"{of_hub.repo_url}@{of_hub.sha}")
+        files = [CopyFrom(Spec(repo, arrived.hex()), "")]
+        whole = commit_changes(store, repo, hub.branch_of(of_hub.sha), files, named).commit
+        keep_tags(store, of_hub, repo, CommitId(parse_id(whole)), listing, self._options)
+
+    def _listing(self, of_hub: HubCommit) -> CommitId:
+        """Returns the commit with all tags, which an earlier fetch may have left."""
+        try:
+            name = hub.arriving_branch_of(of_hub.sha)
+            _, _, commit = read_living_head(self._store, self._repo, name)
+            return CommitId(parse_id(dict(commit.metadata)[hub.LISTING_COMMIT]))
+        except NotFound:
+            files = files_of(of_hub)
+            return store_listing(self._store, of_hub, self._repo, files, self._options)
+
+    def _take_wanted(self) -> Iterable[bytes]:
+        found = []
+        while not self._wanted.empty():
+            found.append(self._wanted.get())
         return found
-    # A commit that nobody asks for by a name is its own branch
-    branch = hub.branch_of(found) if wanted.rev == found else hub.ref_of(wanted.rev)
-    options = PushOptions(
-        message="", author=AUTHOR, time_s=int(time.time()), index_dir=Path(order.index_dir)
-    )
-    stored = StoreOptions(endpoint_url=order.endpoint_url, region=order.region)
-    with closing(open_objects(order.store, stored)) as objects:
-        url = f"{wanted.repo_url}@{found}"
-        result = push_hub(open_store(objects), url, wanted.repo, branch, options, progress)
-    read = f"{result.files:,} files, {result.size_bytes:,} bytes"
-    return HubOutcome("done", f"{url} is {wanted.repo}@{branch}: {read}")
+
+    def _earlier(self) -> list[Earlier]:
+        """Returns the newest commits of the hub that the repository has."""
+        store, repo = self._store, self._repo
+        living = store.refs(repo).living(BRANCHES)
+        heads = [entry for name, entry in living if hub.commit_of_branch(name)]
+        heads.sort(key=lambda entry: entry.time_s, reverse=True)
+        found = []
+        for entry in heads[:EARLIER_MAX]:
+            assert entry.commit is not None
+            tags = store.commit(repo, entry.commit)
+            if tags.parents:
+                found.append(Earlier(tags.root, store.commit(repo, tags.parents[0]).root))
+        return found
+
+    def _point_branch(self, of_hub: HubCommit) -> str:
+        """Makes the branch that was asked for, unless there is one. Returns its name; a commit that
+        was asked for by its id has that of its tags."""
+        tags = hub.branch_of(of_hub.sha)
+        if self._order.wanted.rev == of_hub.sha:
+            return tags
+        branch, refs = hub.ref_of(self._order.wanted.rev), self._store.refs(self._repo)
+        there = refs.latest(BRANCHES, branch)
+        if there is None or there.commit is None:
+            commit = self._store.resolve(self._repo, f"{tags}~1")
+            sequence = None if there is None else there.sequence
+            name = RefName(self._repo, BRANCHES, branch)
+            point_ref(self._store, name, commit, expected_sequence=sequence)
+        return branch
 
 
-def _commit_of(wanted: HubOrder, size_bytes_max: int) -> str | HubOutcome:
+def commit_of(wanted: HubOrder) -> HubCommit | HubOutcome:
     """Returns the commit that a revision is now; or why it is not fetched."""
     from huggingface_hub import HfApi, errors
 
@@ -92,15 +234,6 @@ def _commit_of(wanted: HubOrder, size_bytes_max: int) -> str | HubOutcome:
         info = api.repo_info(
             wanted.repo_id, repo_type=wanted.kind, revision=wanted.rev, timeout=TIMEOUT_S
         )
-        sha = str(info.sha)
-        if not hub.is_commit_id(sha):
-            return HubOutcome("failed", f"{api.endpoint} names no commit of {wanted.repo_url}")
-        files = api.list_repo_tree(
-            wanted.repo_id, recursive=True, revision=sha, repo_type=wanted.kind
-        )
-        size_bytes = sum(getattr(one, "size", 0) for one in _bounded(files))
-    except InvalidInput as error:
-        return HubOutcome("too large", f"{wanted.repo_url} {error}")
     except errors.GatedRepoError:
         return HubOutcome("gated", f"{wanted.repo_url} is gated: the site's token has no access")
     except errors.RevisionNotFoundError:
@@ -109,33 +242,6 @@ def _commit_of(wanted: HubOrder, size_bytes_max: int) -> str | HubOutcome:
         return HubOutcome("no repository", f"there is no repository {wanted.repo_id}")
     except Exception as error:  # noqa: BLE001 - the package has one HTTP library or another
         return HubOutcome("failed", f"{api.endpoint} did not answer: {type(error).__name__}")
-    if size_bytes > size_bytes_max:
-        return HubOutcome(
-            "too large",
-            f"{wanted.repo_url} has {size_bytes:,} bytes, and this site fetches at most "
-            f"{size_bytes_max:,} (hub_size_bytes_max); lodefs push takes more",
-        )
-    return sha
-
-
-def _bounded(files: Iterable[T]) -> Iterator[T]:
-    """Yields ``files``. Raises: InvalidInput if they are too many."""
-    for number, one in enumerate(files):
-        if number == FILES_MAX:
-            raise InvalidInput(f"has more than {FILES_MAX:,} files, the most that a site fetches")
-        yield one
-
-
-def _tell_of(progress: Progress, ended: threading.Event) -> None:
-    while not ended.wait(TOLD_EVERY_S):
-        _tell(
-            HubOutcome(
-                "running",
-                f"{progress.phase}: {progress.bytes_done:,} of {progress.bytes_total:,} bytes",
-            )
-        )
-
-
-def _tell(outcome: HubOutcome) -> None:
-    sys.stdout.buffer.write(msgspec.json.encode(outcome) + b"\n")
-    sys.stdout.buffer.flush()
+    if not hub.is_commit_id(str(info.sha)):
+        return HubOutcome("failed", f"{api.endpoint} names no commit of {wanted.repo_url}")
+    return HubCommit(wanted.kind, wanted.repo_id, str(info.sha))

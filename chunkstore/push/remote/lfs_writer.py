@@ -8,7 +8,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -18,23 +17,27 @@ from lodefs.chunkstore.errors import Conflict, NoSpace, NotFound, Renamed
 from lodefs.chunkstore.format import lfs
 from lodefs.chunkstore.format.decoding import from_json, json_decoder
 from lodefs.chunkstore.format.lfs import Lock, Owner
-from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.format.names import ID_BYTES, CommitId
 from lodefs.chunkstore.format.tree import TreeEntry
-from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects
 from lodefs.chunkstore.protocol.access import hidden
 from lodefs.chunkstore.protocol.lfs_orders import (
     AddLock,
+    FillHoles,
+    FindChunks,
+    KnownChunks,
     ListLocks,
     Order,
     Outcome,
     PutObjects,
     RemoveLock,
-    StorePlace,
 )
+from lodefs.chunkstore.protocol.lfs_recipe import decode_holes
 from lodefs.chunkstore.protocol.wire import failure_of
 from lodefs.chunkstore.push.changes.branch_commits import read_living_head
 from lodefs.chunkstore.push.changes.change import Change, Put, Remove
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
+from lodefs.chunkstore.push.remote.lfs_chunks import ObjectChunks
+from lodefs.chunkstore.push.remote.store_process import store_of_parent, tell
 from lodefs.chunkstore.push.session import PushOptions
 from lodefs.chunkstore.repo.store import Store, open_store
 
@@ -45,10 +48,8 @@ _NOTE_NAME = b"README"
 
 
 def main() -> None:
-    place = from_json(sys.stdin.buffer.readline(), StorePlace)
-    stored = StoreOptions(endpoint_url=place.endpoint_url, region=place.region)
     orders = json_decoder(Order)
-    with closing(open_objects(place.store, stored)) as objects:
+    with store_of_parent() as (objects, place):
         writer: LfsWriter | None = None
         for line in sys.stdin.buffer:
             try:
@@ -58,8 +59,7 @@ def main() -> None:
                 outcome = Outcome(failure=failure_of(NoSpace(str(error))))
             except Exception as error:  # noqa: BLE001 - the proxy must hear of it
                 outcome = Outcome(failure=failure_of(error))
-            sys.stdout.buffer.write(msgspec.json.encode(outcome) + b"\n")
-            sys.stdout.buffer.flush()
+            tell(outcome)
 
 
 class LfsWriter:
@@ -68,6 +68,7 @@ class LfsWriter:
     def __init__(self, store: Store, index_dir: Path) -> None:
         self._store = store
         self._index_dir = index_dir
+        self._chunks: dict[str, ObjectChunks] = {}
 
     def carry_out(self, order: Order) -> Outcome:
         """Carries out one order. Raises: NotFound for a lock that nobody has; Renamed, since a
@@ -77,6 +78,12 @@ class LfsWriter:
             raise Renamed(str(hidden(order.repo)))
         if isinstance(order, PutObjects):
             return self._put(order)
+        if isinstance(order, FindChunks):
+            return Outcome(chunks=self._find(order))
+        if isinstance(order, FillHoles):
+            holes = decode_holes(order.holes)
+            self._chunks_of(order.repo).fill(self._index_dir, Path(order.file), holes)
+            return Outcome()
         if isinstance(order, ListLocks):
             return Outcome(self._locks(order.repo, order.path))
         for _ in range(ATTEMPTS_MAX):
@@ -92,6 +99,19 @@ class LfsWriter:
         message = f"{count} object{'' if count == 1 else 's'}"
         self._commit(order.repo, lfs.OBJECTS, changes, message)
         return Outcome()
+
+    def _find(self, order: FindChunks) -> KnownChunks:
+        sizes = self._store.settings.chunking
+        starts = range(0, len(order.ids), ID_BYTES)
+        ids = [order.ids[start : start + ID_BYTES] for start in starts]
+        found = self._chunks_of(order.repo).find(self._index_dir, ids) if ids else {}
+        return KnownChunks(
+            (sizes.size_bytes_min, sizes.size_bytes_average, sizes.size_bytes_max),
+            "".join("01"[one in found] for one in ids),
+        )
+
+    def _chunks_of(self, repo: str) -> ObjectChunks:
+        return self._chunks.setdefault(repo, ObjectChunks(self._store, repo))
 
     def _add(self, order: AddLock) -> Outcome:
         name = lfs.lock_id(order.path)

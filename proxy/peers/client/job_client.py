@@ -14,7 +14,7 @@ from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.protocol import wire
 from lodefs.chunkstore.protocol.cache_control import WarmRequest, WarmStatus
 from lodefs.chunkstore.protocol.http_head import encode_request
-from lodefs.chunkstore.protocol.hub_fetch import HubOrder, HubOutcome
+from lodefs.chunkstore.protocol.hub_fetch import HubOutcome, HubRequest
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.client.http_attempt import PeerAnswer
 from lodefs.proxy.peers.client.phases import PhaseTimer
@@ -67,10 +67,10 @@ class PeerJobClient:
         own = self._context.own_addresses()
         return best[0].address if best and best[0].address not in own else None
 
-    async def fetch_hub(self, address: str, order: HubOrder) -> HubOutcome:
+    async def fetch_hub(self, address: str, request: HubRequest) -> HubOutcome:
         """Has a node fetch from the hub, and returns how far it is. Raises: NotFound if it does not
         do that."""
-        body = msgspec.json.encode(order)
+        body = msgspec.json.encode(request)
         target = f"{wire.PEER_HUB}?digest={digest_of(body).hex()}"
         return await self._pool.run(self._answer, "POST", address, target, body, HubOutcome)
 

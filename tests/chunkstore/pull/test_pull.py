@@ -33,13 +33,11 @@ from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.pull.pull import pull
 from lodefs.chunkstore.pull.target import STATE_DIR, part_name
 from lodefs.chunkstore.push.push import PushOptions, push
-from lodefs.chunkstore.push.remote import remote_files
 from lodefs.chunkstore.repo.history import find
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.cli.exit_codes import code_of
 from tests.support.chunkstore.handmade import Files, Handmade, Link, Program, memory_store
-from tests.support.chunkstore.in_place_world import InPlaceWorld
 from tests.support.chunkstore.memory_objects import MemoryObjects
 
 RANDOM = random.Random(7)
@@ -480,21 +478,6 @@ def test_a_lost_pack_names_a_file_that_needs_it(tmp_path: Path) -> None:
         pull(store, Spec("r", path=b"a.txt"), tmp_path / "t")
     assert "a.txt" in str(caught.value)
     assert code_of(caught.value) == 8
-
-
-def test_a_lost_object_names_the_files_in_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Files that were read together with it lie in other objects, and are not named."""
-    world = InPlaceWorld(tmp_path)
-    monkeypatch.setitem(remote_files.SCHEMES, "memory", lambda _url: world.remote)
-    for key in ("kept", "lost", "other"):
-        world.put(key)
-    world.imported()
-    world.source.delete("lost")
-    with pytest.raises(Corrupt, match=r": lost: .*is gone") as caught:
-        pull(open_store(world.objects()), Spec("r"), tmp_path / "t")
-    assert "kept" not in str(caught.value).replace("kept it", "")
 
 
 def test_tree_with_a_wrong_file_digest(tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ def test_the_client_of_mounts(tmp_path: Path) -> None:
         with pytest.raises(Unavailable):
             client(f"http://{place}", 0.2).snapshot("demo", "main")
     with start_proxy(node) as proxy, pytest.raises(Unavailable, match="does not use TLS"):
-        client(f"https://127.0.0.1:{proxy.port}?ca={file}", 0.2).snapshot("demo", "main")
+        client(f"https://127.0.0.1:{proxy.port}?ca={file}", 2.0).snapshot("demo", "main")
 
 
 @pytest.mark.parametrize("url", ["https://h?x=y", "http://h?ca=f", "https://h/p", "ftp://h"])

@@ -6,16 +6,20 @@ import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 from typing import Any
+from urllib.request import Request, urlopen
 
 import huggingface_hub as hf
+import msgspec
 import psutil
 import pytest
 from huggingface_hub import errors
 
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.objects.directory import DirectoryObjects
-from lodefs.chunkstore.protocol.hub_fetch import HubOrder, HubOutcome
+from lodefs.chunkstore.protocol.hub_fetch import HubOrder, HubOutcome, HubRequest
+from lodefs.chunkstore.protocol.store_place import StorePlace
 from lodefs.chunkstore.repo.store import create_store
 from lodefs.proxy.hub.upstream import HubUpstream, UpstreamSettings
 from tests.support.chunkstore.hub_server import HubServer, etag_of, serve_hub
@@ -25,6 +29,12 @@ from tests.support.proxy.rig import until
 WEIGHTS = bytes(range(256)) * 5000
 FILES = {"config.json": b"{}", "sub/model.safetensors": WEIGHTS, "empty": b""}
 ORDER = HubOrder("model", "org/name", "main", "org/name")
+REQUEST = HubRequest(ORDER)
+
+
+def by_id(sha: str) -> HubRequest:
+    """The same repository at a commit."""
+    return HubRequest(msgspec.structs.replace(ORDER, rev=sha))
 
 
 @pytest.fixture
@@ -101,6 +111,53 @@ def test_what_is_not_fetched(tmp_path: Path, hub: HubServer) -> None:
         assert away.value.response.status_code == 503
 
 
+@pytest.mark.slow
+def test_files_that_are_on_their_way(tmp_path: Path, hub: HubServer) -> None:
+    """While a large file comes, both nodes tell what the hub lists, give small files, and the
+    beginning of the large one; when the process that fetches is killed, another one goes on, and
+    a client that waits gets the rest."""
+    large = Random(1).randbytes(9 << 20)
+    sha = hub.repository("org/name").commit({**FILES, "a.bin": large})
+    hub.rest.clear()
+    with (
+        hub_site(tmp_path, hub.url, nodes=2) as endpoints,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        for endpoint in endpoints:
+            info = hf.HfApi(endpoint, token=False).model_info("org/name", files_metadata=True)
+            assert info.sha == sha and info.siblings is not None
+            sizes = {one.rfilename: one.size for one in info.siblings}
+            assert sizes == {"a.bin": 9 << 20} | {path: len(data) for path, data in FILES.items()}
+            urls = [hf.hf_hub_url("org/name", "a.bin", endpoint=endpoint) for endpoint in endpoints]
+            told = hf.get_hf_file_metadata(urls[0], token=False)
+            assert (told.etag, told.size, told.commit_hash) == (etag_of(large), 9 << 20, sha)
+            config = hf.hf_hub_download(
+                "org/name", "config.json", endpoint=endpoint, local_dir=tmp_path / "local"
+            )
+            assert Path(config).read_bytes() == b"{}"
+            assert ranged(f"{endpoint}/org/name/resolve/{sha}/a.bin", 0, 99) == large[:100]
+        waiting = [threads.submit(ranged, url, 0, len(large) - 1) for url in urls]
+        [process] = [one for one in psutil.Process().children(recursive=True) if fetches(one)]
+        process.kill()
+        process.wait()
+        hub.rest.set()
+        assert [one.result() for one in waiting] == [large] * 2
+        assert download(endpoints[0], tmp_path / "home") == {**FILES, "a.bin": large}
+    assert hub.ranges[etag_of(large), 0] == 1
+    assert {n for (_, first), n in hub.ranges.items() if first} <= {1, 2}
+
+
+def ranged(url: str, first: int, last: int) -> bytes:
+    """Bytes of a file."""
+    request = Request(url, headers={"Range": f"bytes={first}-{last}"})
+    with urlopen(request, timeout=120) as answer:
+        return bytes(answer.read())
+
+
+def fetches(process: psutil.Process) -> bool:
+    return any("hub_fetch" in word for word in process.cmdline())
+
+
 class Nodes:
     """Implements OwnerNodes: another node owns all, and answers what the test says."""
 
@@ -110,7 +167,7 @@ class Nodes:
     def owner(self, key: bytes) -> str | None:
         return "other:7441"
 
-    async def fetch_hub(self, address: str, order: HubOrder) -> HubOutcome:
+    async def fetch_hub(self, address: str, request: HubRequest) -> HubOutcome:
         answer = self.answers.pop(0)
         if isinstance(answer, Unavailable):
             raise answer
@@ -120,7 +177,8 @@ class Nodes:
 def settings_of(tmp_path: Path, url: str) -> UpstreamSettings:
     store = tmp_path / "store"
     create_store(DirectoryObjects(str(store)))
-    return UpstreamSettings(url, str(store), None, None, tmp_path / "hub", None, 1 << 30)
+    place = StorePlace(str(store), None, None, str(tmp_path / "push-index"))
+    return UpstreamSettings(url, place, tmp_path / "hub", None, 1 << 30)
 
 
 def test_the_owner_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +189,7 @@ def test_the_owner_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     async def ask() -> list[HubOutcome]:
         upstream = HubUpstream(settings_of(tmp_path, "http://127.0.0.1:9"), nodes)
-        return [*await asyncio.gather(upstream.fetch(ORDER), upstream.fetch(ORDER))]
+        return [*await asyncio.gather(upstream.reach(REQUEST), upstream.reach(REQUEST))]
 
     assert asyncio.run(ask()) == [done, done]
     assert not nodes.answers
@@ -143,12 +201,15 @@ def test_an_owner_that_is_away(tmp_path: Path, hub: HubServer) -> None:
 
     async def ask() -> list[HubOutcome]:
         upstream = HubUpstream(settings_of(tmp_path, hub.url), Nodes(Unavailable("away")))
-        found = [await upstream.fetch(ORDER), upstream.begin(ORDER)]
+        listed = await upstream.reach(REQUEST)
+        await until(lambda: upstream.begin(REQUEST).state != "running")
+        found = [listed, upstream.begin(REQUEST), upstream.begin(by_id(listed.sha))]
         await upstream.close()
         return found
 
-    first, again = asyncio.run(ask())
-    assert first.state == "done" and again == first
+    listed, ended, again = asyncio.run(ask())
+    assert listed.sha == ended.sha == hub.repository("org/name").branches["main"]
+    assert ended.state == "done" and again == ended
 
 
 @pytest.mark.slow
@@ -159,7 +220,7 @@ def test_a_fetch_ends_with_its_node(tmp_path: Path, hub: HubServer) -> None:
     async def begin_and_close() -> None:
         upstream = HubUpstream(settings_of(tmp_path, hub.url))
         others = set(psutil.Process().children())
-        assert upstream.begin(ORDER).state == "running"
+        assert upstream.begin(REQUEST).state == "running"
         await until(lambda: bool(hub.requests))
         [process] = set(psutil.Process().children()) - others
         await upstream.close()

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import io
 import json
+import random
 from base64 import b64encode
 from collections.abc import Iterator
+from contextlib import suppress
 from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 
 from lodefs.chunkstore.errors import LodefsError, Unavailable
+from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.protocol.lfs_orders import Order, Outcome, PutObjects
+from lodefs.chunkstore.protocol.lfs_recipe import KNOWN, MAGIC, Piece, encode
+from lodefs.chunkstore.push.changes.change import Put
+from lodefs.chunkstore.push.changes.commit_changes import commit_changes
 from lodefs.chunkstore.push.remote.lfs_writer import LfsWriter
+from lodefs.chunkstore.push.session import PushOptions
 from lodefs.chunkstore.transfer.rename import RenameOptions, rename
+from lodefs.lfs.sending import cut_file
 from lodefs.proxy.http.tokens import create_token
 from lodefs.proxy.lfs.group_commits import GroupCommits
 from tests.support.proxy.rig import REPO, Rig, serve_rig
@@ -29,7 +38,8 @@ class ThreadOrders:
 
     def __init__(self, rig: Rig, folder: Path) -> None:
         self.store = rig.store
-        self._writer = LfsWriter(rig.store, folder / "index")
+        self.index_dir = folder / "index"
+        self._writer = LfsWriter(rig.store, self.index_dir)
         self.fault: LodefsError | None = None
         self.orders: list[PutObjects] = []
 
@@ -66,7 +76,8 @@ class Server:
         if range_:
             headers["Range"] = range_
         try:
-            connection.request(method, f"/lfs/{REPO}/{path}", data, headers)
+            with suppress(BrokenPipeError, ConnectionResetError):  # a refusal comes early
+                connection.request(method, f"/lfs/{REPO}/{path}", data, headers)
             answer = connection.getresponse()
             if answer.status == 401:
                 assert (answer.getheader("LFS-Authenticate") or "").startswith("Basic ")
@@ -166,6 +177,61 @@ def test_a_lost_object_fails_the_push(server: Server) -> None:
     [again] = server.places(b"1")
     assert server.ask("PUT", again, b"1")[0] == 200
     assert not server.files()
+
+
+def test_pieces(server: Server) -> None:
+    """An agent gets its credentials back, learns which chunks this repository has, and sends the
+    others; what is put together is checked as a whole."""
+    wanted = {"oid": OID, "size": len(DATA)}
+    status, body = server.batch("upload", wanted, transfers=["lodefs", "basic"])
+    told = json.loads(body)
+    action = told["objects"][0]["actions"]["upload"]
+    assert told["transfer"] == "lodefs" and action["header"]["Authorization"].startswith("Basic ")
+    assert server.batch("upload", wanted, transfers=["basic"])[1].find(b"Authorization") == -1
+    assert server.ask("PUT", f"objects/{OID}", DATA)[0] == 200
+    sizes = json.loads(server.ask("POST", "objects/chunks", b"")[1])["sizes_bytes"]
+    parts = list(cut_file(io.BytesIO(DATA), ChunkingParams(*sizes)))
+    ids = b"".join(part.id for part in parts)
+    status, body = server.ask("POST", "objects/chunks", ids + bytes(32))
+    assert (status, json.loads(body)["known"]) == (200, "1" * len(parts) + "0")
+    pieces = [Piece(KNOWN, part.size_bytes, part.id) for part in parts]
+    new = DATA + b"new"
+    oid = hashlib.sha256(new).hexdigest()
+    sent = MAGIC + b"".join(map(encode, [*pieces, Piece(0, 3, b"new")]))
+    assert server.ask("PUT", f"objects/{oid}?form=pieces", sent)[0] == 200
+    assert server.ask("GET", f"objects/{oid}") == (200, new)
+    other = MAGIC + b"".join(map(encode, [*pieces, Piece(0, 3, b"now")]))
+    gone = MAGIC + encode(Piece(KNOWN, 3, bytes(32)))
+    for body, expected in [
+        (other, 422),
+        (gone, 409),
+        (b"LFSR\x02", 422),
+        (MAGIC + b"x", 422),
+        (b"", 422),
+        (MAGIC + encode(Piece(1, 9, b"no zstd")), 422),
+        (MAGIC + encode(Piece(7, 1, b"x")), 422),
+    ]:
+        assert server.ask("PUT", f"objects/{'0' * 64}?form=pieces", body)[0] == expected
+    assert server.ask("POST", "objects/chunks", b"short")[0] == 422
+    assert server.ask("POST", "objects/chunks", ids, user="reader")[0] == 403
+    assert not server.files()
+
+
+def test_chunks_of_other_repositories(server: Server) -> None:
+    """What lies in another repository, or on another branch, is as unknown as what lies nowhere."""
+    content = random.Random(3).randbytes(300_000)
+    for repo, branch in (("other/secret", "lfs-objects"), (REPO, "main")):
+        put = [Put("a", content)]
+        options = PushOptions(message="m", author="a", time_s=1, index_dir=server.writer.index_dir)
+        commit_changes(server.writer.store, repo, branch, put, options)
+    sizes = json.loads(server.ask("POST", "objects/chunks", b"")[1])["sizes_bytes"]
+    parts = list(cut_file(io.BytesIO(content), ChunkingParams(*sizes)))
+    assert server.ask("PUT", f"objects/{OID}", DATA)[0] == 200
+    ids = b"".join(part.id for part in parts)
+    assert set(json.loads(server.ask("POST", "objects/chunks", ids)[1])["known"]) == {"0"}
+    sent = MAGIC + b"".join(encode(Piece(KNOWN, part.size_bytes, part.id)) for part in parts)
+    oid = hashlib.sha256(content).hexdigest()
+    assert server.ask("PUT", f"objects/{oid}?form=pieces", sent)[0] == 409
 
 
 def test_bad_requests(server: Server) -> None:

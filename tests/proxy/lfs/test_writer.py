@@ -10,6 +10,7 @@ import pytest
 from lodefs.chunkstore.errors import NotFound, Unavailable
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.protocol.lfs_orders import AddLock, ListLocks, Order, Outcome, PutObjects
+from lodefs.chunkstore.protocol.store_place import StorePlace
 from lodefs.chunkstore.repo.store import create_store
 from lodefs.proxy.lfs import writer
 from lodefs.proxy.lfs.writer import LfsProcess, LfsSettings, _Waiting
@@ -18,7 +19,8 @@ LIST = ListLocks("r")
 
 
 def process_of(folder: Path) -> LfsProcess:
-    return LfsProcess(LfsSettings(str(folder / "store"), None, None, folder / "lfs"))
+    place = StorePlace(str(folder / "store"), None, None, str(folder / "push-index"))
+    return LfsProcess(LfsSettings(place, folder / "lfs"))
 
 
 def test_it_begins_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

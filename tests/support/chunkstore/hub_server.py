@@ -71,6 +71,9 @@ class HubServer:
         self.is_away = False  # all requests get 503
         self.answers = threading.Event()  # while it is not set, requests wait
         self.answers.set()
+        self.rest = threading.Event()  # while it is not set, only the beginnings of files are sent
+        self.rest.set()
+        self.ranges: Counter[tuple[str, int]] = Counter()  # by path or ETag, and first byte
 
     def repository(self, name: str) -> HubRepository:
         """The repository of a name, made if there is none."""
@@ -95,6 +98,7 @@ def serve_hub() -> Iterator[HubServer]:
         yield made
     finally:
         made.answers.set()
+        made.rest.set()
         server.shutdown()
         thread.join()
         server.server_close()
@@ -207,6 +211,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(200, headers, content)
             return
         first, end = int(found[1]), min(int(found[2]) + 1, len(content))
+        self.hub.ranges[self.path.rpartition("/")[2], first] += 1
+        if first:
+            self.hub.rest.wait()
         if first >= len(content):
             self._send(416, headers | {"Content-Range": f"bytes */{len(content)}"}, b"")
             return

@@ -21,6 +21,7 @@ from lodefs.proxy.fetch.data_plane import DataPlane
 from lodefs.proxy.http.local_readers import LocalReaders
 from lodefs.proxy.node import NodeService, SnapshotFile
 from lodefs.proxy.runtime.counters import Counts
+from lodefs.proxy.runtime.write_gate import WriteGate
 from lodefs.proxy.s3.buckets import S3Settings
 from lodefs.proxy.service.store_node import NodeSettings, StoreNode
 from tests.support.chunkstore.handmade import Files, Handmade
@@ -129,12 +130,19 @@ class Rig:
         """A node, closed afterwards."""
         settings = settings or self.settings()
         counts = Counts()
-        made = cache(settings.cache, counts) if cache is not None else None
+        made = (cache or _cache)(settings.cache, counts)
         node = StoreNode(self.store, settings, counts, cache=made, data=data, clock_s=self._now_s)
         try:
             yield node
         finally:
             await node.close()
+
+
+def _cache(settings: CacheSettings, counts: Counts) -> Cache:
+    """A node's cache, whose disk is never too slow: this machine may be, when other tests run."""
+    made = Cache(settings, counts, call_soon=asyncio.get_running_loop().call_soon_threadsafe)
+    made.gate = WriteGate(settings.unwritten_size_bytes_max, slow_s=3600.0)
+    return made
 
 
 async def read_path(

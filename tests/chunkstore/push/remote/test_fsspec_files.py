@@ -29,7 +29,10 @@ from lodefs.chunkstore.errors import (
     Unavailable,
 )
 from lodefs.chunkstore.format.tree import Kind
+from lodefs.chunkstore.push.archives import zip_list
+from lodefs.chunkstore.push.archives.members import Budget, members
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
+from lodefs.chunkstore.push.remote import http_ranges
 from lodefs.chunkstore.push.remote.file_states import listed, state_of
 from lodefs.chunkstore.push.remote.fsspec_files import (
     KINDS,
@@ -397,6 +400,30 @@ def test_server_without_ranges(tmp_path: Path) -> None:
             assert source.list(b"nowhere") == Listing([], [])
         server.shutdown()
         thread.join()
+
+
+def test_lists_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of links, or a list of members, that is too large to hold is refused; the error names
+    it and a way out. Smaller ones are read."""
+    put_below(tmp_path, b"some-name", b"0123456789")
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        archive.writestr("some-name", b"a")
+    with nginx(tmp_path) as server:
+        zip_url = f"zip://::{server.url}/x.zip"
+        for limit, fits in ((1 << 20, True), (40, False)):
+            monkeypatch.setattr(http_ranges, "PAGE_BYTES_MAX", limit)
+            monkeypatch.setattr(zip_list, "LIST_BYTES_MAX", limit)
+            if fits:
+                for url in (server.url, zip_url):
+                    with open_of(url) as source:
+                        assert source.read(b"some-name", 0, 99).data
+                continue
+            with open_of(server.url) as source, pytest.raises(InvalidInput, match="--from-list"):
+                source.list(b"")
+            with pytest.raises(InvalidInput, match=r"x\.zip has more than 40 bytes: unpack"):
+                open_fsspec_files(zip_url)
+    with (tmp_path / "x.zip").open("rb") as stream, pytest.raises(InvalidInput, match="unpack"):
+        list(members("x.zip", stream, Budget("x.zip", None)))
 
 
 @pytest.mark.slow

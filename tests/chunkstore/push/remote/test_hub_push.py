@@ -12,7 +12,8 @@ from lodefs.chunkstore.errors import Denied
 from lodefs.chunkstore.format import hub
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.push.push import PushOptions, PushResult
-from lodefs.chunkstore.push.remote.hub_push import HubCommit, parse_commit, push_hub
+from lodefs.chunkstore.push.remote.hub_listing import HubCommit, parse_commit
+from lodefs.chunkstore.push.remote.hub_push import push_hub
 from lodefs.chunkstore.push.remote.remote_files import remembered_root
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import create_store
@@ -82,7 +83,8 @@ def test_push(world: World) -> None:
     assert commit.message == f"hf://a/b as of {sha[:12]}"
     assert world.store.resolve("r", f"{hub.branch_of(sha)}~1").hex() == result.commit
     tags = {path: one.content.decode() for path, one in world.tags(sha).items()}
-    expected = {b"config.json": etag_of(b"{}"), b"sub": "", b"sub/w": etag_of(WEIGHTS)}
+    weights = f"{etag_of(WEIGHTS)} {len(WEIGHTS)}"
+    expected = {b"config.json": f"{etag_of(b'{}')} 2", b"sub": "", b"sub/w": weights}
     assert tags == expected
     assert verify(world.store, None, data=True, progress=Progress()).problems == []
 

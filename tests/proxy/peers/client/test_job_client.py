@@ -14,7 +14,7 @@ from lodefs.chunkstore.errors import Denied, InvalidInput, NotFound, Unavailable
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.protocol import wire
 from lodefs.chunkstore.protocol.cache_control import RUNNING, WarmRequest, WarmStatus
-from lodefs.chunkstore.protocol.hub_fetch import HubOrder, HubOutcome
+from lodefs.chunkstore.protocol.hub_fetch import HubOrder, HubOutcome, HubRequest
 from lodefs.proxy.warm import cluster_jobs
 from tests.support.proxy.cluster import SECRET, Member, cluster_of, slow_clock_s
 from tests.support.proxy.rig import MIB, REPO, Rig, read_path
@@ -219,20 +219,21 @@ class Upstream:
     """Implements Upstream: it notes what it is asked to begin."""
 
     def __init__(self) -> None:
-        self.begun: list[HubOrder] = []
+        self.begun: list[HubRequest] = []
 
-    async def fetch(self, order: HubOrder) -> HubOutcome:
+    async def reach(self, request: HubRequest) -> HubOutcome:
         raise AssertionError("another node's order is only begun")
 
-    def begin(self, order: HubOrder) -> HubOutcome:
-        self.begun.append(order)
-        return HubOutcome("running", "half")
+    def begin(self, request: HubRequest) -> HubOutcome:
+        self.begun.append(request)
+        return HubOutcome("running", "half", "0" * 40)
 
 
 def test_fetches_from_a_hub(rig: Rig) -> None:
     """All nodes name the same owner, which begins what it is sent; one without a hub refuses, and
     so does one that gets another body than was signed."""
     order = HubOrder("dataset", "org/name", "main", "datasets/org/name")
+    request = HubRequest(order, "data/x")
 
     async def run() -> None:
         async with cluster_of(rig, 3) as members:
@@ -245,12 +246,13 @@ def test_fetches_from_a_hub(rig: Rig) -> None:
             assert len(owner) == 1
             one, other = members[0], members[1]
             with pytest.raises(NotFound, match="hub"):
-                await jobs[0].fetch_hub(other.address, order)
+                await jobs[0].fetch_hub(other.address, request)
             upstream = Upstream()
             assert other.node.peer_server is not None
             other.node.peer_server._upstream = upstream
-            outcome = await jobs[0].fetch_hub(other.address, order)
-            assert outcome == HubOutcome("running", "half") and upstream.begun == [order]
+            outcome = await jobs[0].fetch_hub(other.address, request)
+            assert outcome == HubOutcome("running", "half", "0" * 40)
+            assert upstream.begun == [request]
             with pytest.raises(Denied, match="does not match"):
                 await other.node.peer_server._hub_answer(f"{wire.PEER_HUB}?digest=00", b"{}")
             assert one.node.upstream is None
