@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound, Unavailable
+from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound, Renamed, Unavailable
 from lodefs.chunkstore.format.decoding import from_msgpack
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.protocol import wire
@@ -154,6 +154,8 @@ class Handlers:
         also where a commit of Git is imported, if the node does that."""
         try:
             return await self._names.snapshot(route.repo, route.rev)
+        except Renamed:
+            raise
         except NotFound:
             if self._node.git is None or not route.rev.startswith("git:"):
                 raise

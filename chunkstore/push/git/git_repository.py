@@ -24,9 +24,11 @@ from lodefs.chunkstore.errors import (
     Unavailable,
 )
 from lodefs.chunkstore.format import git
+from lodefs.chunkstore.format.commit import TEXT_CHARS_MAX
 from lodefs.chunkstore.format.git_url import HEAD, SCHEMES
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.push.git.git_process import GitLimits, GitProcess
+from lodefs.chunkstore.system.safe_open import PATH_BYTES_MAX
 
 SYMLINK, SUBMODULE = 0o120000, 0o160000  # modes
 _EXECUTABLE = 0o100
@@ -115,7 +117,7 @@ class GitRepository:
                 self._fetch(commit_id, ref)
         said = self._git.run("log", "-1", "--no-show-signature", "--no-decorate", _FORMAT, ref)
         found, author, message = said.decode("utf-8", "replace").split("\0", 2)
-        return GitCommit(found, author, message.strip())
+        return GitCommit(found, author[:TEXT_CHARS_MAX], message.strip()[:TEXT_CHARS_MAX])
 
     def has(self, commit_id: str) -> bool:
         """Whether a commit was fetched."""
@@ -123,13 +125,20 @@ class GitRepository:
 
     def files(self, commit_id: str) -> dict[bytes, GitFile]:
         """Returns the files of a fetched commit by path. Raises: TooLarge for more than the
-        limits."""
+        limits; InvalidInput for what no system can have."""
         found: dict[bytes, GitFile] = {}
         size_bytes = 0
         for row in self._git.lines("ls-tree", "-r", "-z", "-l", "--full-tree", commit_id):
             facts, _, path = row.partition(b"\t")
             mode, _, oid, size = facts.split()
             one = GitFile(int(mode, 8), oid.decode(), int(size) if size != b"-" else 0)
+            is_long_link = one.mode == SYMLINK and one.size_bytes >= PATH_BYTES_MAX
+            if len(path) >= PATH_BYTES_MAX or is_long_link:
+                shown = path[:200].decode("utf-8", "backslashreplace")
+                raise InvalidInput(
+                    f"{shown} of {self.url} has a path, or is a symlink, of {PATH_BYTES_MAX:,} "
+                    "bytes or more"
+                )
             found[path] = one
             size_bytes += one.size_bytes
             if len(found) > self.limits.files_max or size_bytes > self.limits.size_bytes_max:

@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, NotFound, TooLarge, UnderWay
+from lodefs.chunkstore.errors import (
+    Denied,
+    InvalidInput,
+    LodefsError,
+    NotFound,
+    Renamed,
+    TooLarge,
+    UnderWay,
+)
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.repo.store import Store, create_store
 from lodefs.proxy.config import Config
@@ -19,6 +27,9 @@ from lodefs.proxy.git.imports import GitProcesses, GitSettings
 from lodefs.proxy.service.app import git_settings
 from tests.support.chunkstore.directories import in_commit
 from tests.support.chunkstore.git_repositories import GitServer, git_server, make_repository
+from tests.support.proxy.fake_node import DictNode, start_proxy
+
+REPO = "demo"
 
 
 @pytest.fixture
@@ -133,3 +144,31 @@ def test_settings(tmp_path: Path) -> None:
     given = {**base, "git_allowed": ["https://h"], "git_credentials_file": str(file)}
     with pytest.raises(LodefsError, match="chmod 0600"):
         git_settings(Config.from_mapping(given))
+
+
+def test_snapshots_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a node lacks of Git is imported when its commit is asked for, and nothing else; a
+    repository that was renamed is looked for under its new name."""
+    node = DictNode({b"a": b"1"})
+    asked: list[str] = []
+
+    class Imports:
+        async def imported(self, repo: str, rev: str) -> str:
+            asked.append(f"{repo}@{rev}")
+            return "main"
+
+    with start_proxy(node) as proxy, proxy.client() as client:
+        path = f"/snapshots/{REPO}@git:main"
+        assert client.get(path).status == 404
+        node.git = Imports()
+        assert client.get(path).status == 200
+        assert client.get(f"/snapshots/{REPO}@gone").status == 404
+        assert client.get(f"/files/{REPO}@git:main/a").status == 404
+        assert asked == [f"{REPO}@git:main"]
+
+        async def renamed(repo: str, rev: str) -> None:
+            raise Renamed(f"{repo}@{rev}")
+
+        monkeypatch.setattr(node, "snapshot", renamed)
+        assert client.get(path).status == 404
+        assert len(asked) == 1

@@ -42,6 +42,7 @@ from tests.support.chunkstore.git_repositories import (
     PASSWORD,
     USER,
     Put,
+    Tree,
     git,
     git_server,
     make_repository,
@@ -352,6 +353,35 @@ def test_limits(world: World, tmp_path: Path) -> None:
             world.run(tmp_path / f"{name}.git")
     left = [one.stat().st_size for one in world.access.below.rglob("*") if one.is_file()]
     assert max(left) < 1_000_000
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"l": Put(b"x" * 5000, LINK)},
+        {"l": Put(b"a\0b", LINK)},
+        {"/".join(["d" * 200] * 30): b""},
+        {"n" * 300: b""},
+    ],
+)
+def test_what_no_system_can_have(world: World, tmp_path: Path, tree: Tree) -> None:
+    """Symlinks, paths and names that no directory can have are refused; nothing is committed."""
+    make_repository(tmp_path / "r.git", [tree])
+    with pytest.raises(InvalidInput):
+        world.run(tmp_path / "r.git")
+    with pytest.raises(NotFound):
+        world.store.resolve("r", "main")
+
+
+def test_a_long_message(world: World, tmp_path: Path) -> None:
+    """A message that is longer than one of lodefs may be is cut."""
+    make_repository(tmp_path / "r.git", [{"a": b"1"}])
+    tree = git(tmp_path / "r.git", "rev-parse", "main^{tree}")
+    (tmp_path / "text").write_text("é" * 100_000)
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    sha = git(tmp_path / "r.git", *who, "commit-tree", tree, "-F", tmp_path / "text")
+    assert world.run(tmp_path / "r.git", sha).git_commit == sha
+    assert world.head().message == "é" * 65536
 
 
 def test_a_server(world: World, tmp_path: Path) -> None:
