@@ -27,6 +27,7 @@ from loadtests.bench import (
     imports,
     largestores,
     latencies,
+    lfs,
     merges,
     metriccosts,
     mixtures,
@@ -103,6 +104,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "push-large-store": (
         largestores.push_large_store,
         "three versions by machines that know only hooks; a worker's memory with 10^9 chunks",
+    ),
+    "lfs": (
+        lfs.push_lfs,
+        "push of 1 GiB by git-lfs, against giftless; what the agent sends for a changed MB",
     ),
     "push-url": (
         pushurl.push_url,

@@ -44,6 +44,10 @@ SOURCES = {  # libraries that read the sources of pushes, and a server for one o
     "smbprotocol": ("smbprotocol==1.17.0",),
     "pyftpdlib": ("pyftpdlib==2.2.0",),
 }
+GIT = {  # a server of Git LFS to compare with, and a program whose repositories are pushed
+    "giftless": ("giftless==0.6.2", "gunicorn==23.0.0"),
+    "dvc": ("dvc==3.67.1",),
+}
 INSTALL_TIMEOUT_S = 900.0
 
 
@@ -68,9 +72,8 @@ HUB = {
 def python_of(client: str) -> Path:
     """The Python of a client's environment, which is made if there is none."""
     of_hub = HUB.get(client)
-    packages = (
-        of_hub.packages if of_hub else (PACKAGES | SUITES | SERVERS | CLOUDS | SOURCES)[client]
-    )
+    kinds = PACKAGES | SUITES | SERVERS | CLOUDS | SOURCES | GIT
+    packages = of_hub.packages if of_hub else kinds[client]
     stamp = hashlib.sha256(repr((packages, sys.version)).encode()).hexdigest()[:12]
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     folder = Path(base) / "lodefs-clients" / f"{client}-{stamp}"

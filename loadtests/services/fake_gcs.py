@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from loadtests.errors import LoadtestError
-from loadtests.services import HOST, free_port, wait_for_port
+from loadtests.services import HOST, free_port, go_programs, wait_for_port
 from tests.support.chunkstore.child_process import Child
 
 MODULE, VERSION = "github.com/fsouza/fake-gcs-server", "v1.56.1"
@@ -22,23 +19,7 @@ def built() -> Path:
     given = os.environ.get("LODEFS_FAKE_GCS_SERVER")
     if given:
         return Path(given)
-    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = base / "lodefs-clients" / f"fake-gcs-server-{VERSION}"
-    program = folder / "fake-gcs-server"
-    if program.exists():
-        return program
-    if not shutil.which("go"):
-        raise LoadtestError("fake-gcs-server is built with Go: https://go.dev/dl")
-    print(f"fake-gcs-server: building {VERSION}", flush=True)
-    done = subprocess.run(
-        ["go", "install", f"{MODULE}@{VERSION}"],
-        env={**os.environ, "GOBIN": str(folder), "CGO_ENABLED": "0"},
-        check=False,
-        timeout=BUILD_TIMEOUT_S,
-    )
-    if done.returncode or not program.exists():
-        raise LoadtestError("go could not build fake-gcs-server")
-    return program
+    return go_programs.built(MODULE, VERSION)
 
 
 @contextmanager

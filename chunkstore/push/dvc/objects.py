@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -148,7 +148,7 @@ class DvcObjects:
         if offset == 0 and out.md5 not in self._checked:
             is_all = len(piece.data) == piece.file_size_bytes
             blocks = [bytes(piece.data)] if is_all else _blocks(place, out, piece.file_size_bytes)
-            _check(out, place, blocks)
+            check(out, place.url, blocks)
             if not is_all:
                 self._checked.add(out.md5)
         return Piece(piece.data, piece.file_size_bytes, f"md5:{out.md5}")
@@ -192,7 +192,8 @@ def _blocks(place: Objects, out: Out, size_bytes: int) -> Iterator[bytes]:
         yield bytes(place.read(out.object_path, offset, 8 * BLOCK_BYTES).data)
 
 
-def _check(out: Out, place: Objects, blocks: Iterator[bytes] | Sequence[bytes]) -> None:
+def check(out: Out, url: str, blocks: Iterable[bytes]) -> None:
+    """Checks the bytes of an object from a place. Raises: Corrupt."""
     plain, text = hashlib.md5(usedforsecurity=False), hashlib.md5(usedforsecurity=False)
     for data in blocks:
         plain.update(data)
@@ -202,6 +203,6 @@ def _check(out: Out, place: Objects, blocks: Iterator[bytes] | Sequence[bytes]) 
                 text.update(block.replace(b"\r\n", b"\n"))
     if out.md5 not in (plain.hexdigest(), text.hexdigest()):
         raise Corrupt(
-            f"{show_path(out.path)}: DVC's object in {place.url} has other bytes than {out.md5} "
+            f"{show_path(out.path)}: DVC's object in {url} has other bytes than {out.md5} "
             "says: remove it there, and dvc fetch gets it again"
         )

@@ -23,9 +23,12 @@ REPO = "vision/cats"
 class LfsSite:
     """One proxy with a token that may write REPO, and one that may read it."""
 
-    def __init__(self, folder: Path, port: int) -> None:
+    timeout_s = 300.0  # of a git
+
+    def __init__(self, folder: Path, port: int, *, tls: bool = True) -> None:
         self.folder = folder
         self.port = port
+        self.scheme = "https" if tls else "http"
         self.certificate = certificate(folder)
         self.certificate.chmod(0o600)
         self.writer = self._token("writer", REPO)
@@ -38,13 +41,20 @@ class LfsSite:
     def url(self, token: str = "", path: str = "") -> str:
         """The URL of the server; with a token, as Git would put one together."""
         user = f"any:{token}@" if token else ""
-        return f"https://{user}127.0.0.1:{self.port}/lfs/{REPO}{path}"
+        return f"{self.scheme}://{user}127.0.0.1:{self.port}/lfs/{REPO}{path}"
 
     def store(self) -> Store:
         return open_store(DirectoryObjects(str(self.folder / "store")))
 
     def git(self, directory: Path, *words: str | Path, fails: bool = False) -> str:
         """What git prints in a directory. ``fails``: it has to."""
+        with self.begin(directory, *words) as begun:
+            out, err = begun.communicate(timeout=self.timeout_s)
+        assert (begun.returncode != 0) == fails, (out + err)[-10_000:]
+        return out + err
+
+    def begin(self, directory: Path, *words: str | Path) -> subprocess.Popen[str]:
+        """Starts git in a directory, in a session of its own."""
         home = self.folder / "home"
         home.mkdir(exist_ok=True)
         env = {
@@ -55,16 +65,16 @@ class LfsSite:
             "GIT_SSL_CAINFO": str(self.certificate),
         }
         who = ["-c", "user.name=x", "-c", "user.email=x@example.com"]
-        done = subprocess.run(  # noqa: PLW1510 - the caller says how it ends
+        return subprocess.Popen(
             ["git", *who, *words],
             cwd=directory,
             env=env,
-            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=300,
+            start_new_session=True,
         )
-        assert (done.returncode != 0) == fails, done.stdout + done.stderr
-        return done.stdout + done.stderr
 
     def use(self, directory: Path, token: str) -> None:
         """Makes a clone ask with a token."""
@@ -74,22 +84,30 @@ class LfsSite:
 
 
 @contextmanager
-def lfs_site(folder: Path) -> Iterator[LfsSite]:
+def lfs_site(folder: Path, *, tls: bool = True) -> Iterator[LfsSite]:
     """Yields a site whose proxy serves."""
     [port] = free_ports(1)
-    site = LfsSite(folder, port)
+    site = LfsSite(folder, port, tls=tls)
     create_store(DirectoryObjects(str(folder / "store")))
+    with serving(site):
+        yield site
+
+
+@contextmanager
+def serving(site: LfsSite) -> Iterator[Child]:
+    """Runs the proxy of a site."""
     settings = {
-        "store": str(folder / "store"),
-        "cache_dir": str(folder / "cache"),
+        "store": str(site.folder / "store"),
+        "cache_dir": str(site.folder / "cache"),
         "cache_size_bytes_max": "128MiB",
         "socket_path": "",
-        "listen": f"127.0.0.1:{port}",
-        "tokens_file": str(folder / "tokens"),
-        "tls_cert_file": str(site.certificate),
-        "tls_key_file": str(site.certificate),
+        "listen": f"127.0.0.1:{site.port}",
+        "tokens_file": str(site.folder / "tokens"),
         "data_processes": 0,
     }
+    if site.scheme == "https":
+        certificate = str(site.certificate)
+        settings |= {"tls_cert_file": certificate, "tls_key_file": certificate}
     with Child([sys.executable, "-c", SERVE, json.dumps(settings)]) as child:
         child.wait_for("ready: ")
-        yield site
+        yield child

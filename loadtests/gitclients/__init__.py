@@ -1,0 +1,1 @@
+"""Git, git-lfs, the conformance tests of its API, and DVC, against lodefs."""
