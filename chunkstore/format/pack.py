@@ -85,6 +85,9 @@ class PackIndex:
     def __len__(self) -> int:
         return len(self.raw_sizes)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return PackIndex, (self.ids, self.raw_sizes, self.stored_sizes, self.codecs)
+
     def chunk_id(self, n: int) -> ChunkId:
         """Returns the id of chunk ``n``, which must exist."""
         return ChunkId(self.ids[n * ID_BYTES : (n + 1) * ID_BYTES])

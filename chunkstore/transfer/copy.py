@@ -29,7 +29,7 @@ from lodefs.chunkstore.repo.refs import RefEntry
 from lodefs.chunkstore.repo.store import Store, require_there
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.transfer.import_session import ImportSession
-from lodefs.chunkstore.transfer.pack_copy import copy_pack
+from lodefs.chunkstore.transfer.pack_copy import SendPacks, copy_pack
 from lodefs.chunkstore.transfer.plan import (
     REFUSALS,
     DestinationState,
@@ -98,11 +98,12 @@ def copy(
     options: CopyOptions,
     progress: Progress | None = None,
     server: ServerCopy | None = None,
+    send_packs: SendPacks | None = None,
 ) -> CopyResult:
     """Copies one branch or tag (``rev``) of each repository, or with None all of them.
 
-    With ``server``, the server copies packs as far as it can; without, every byte passes through
-    this machine and is checked.
+    With ``server``, the server copies packs as far as it can; with ``send_packs``, other machines
+    do. Without them every byte passes through this machine. All but the server check it.
 
     A ref causes an error and stays as it is if it has diverged in the destination, moves meanwhile,
     exceeds the quota there, needs what was once deleted there, or needs what the source lacks
@@ -130,6 +131,7 @@ def copy(
             copies = ServerCopies(source.objects, destination.objects, server)
         moving = progress or Progress()
         work = _Copy(source, destination, options, moving, executor, result, copies)
+        work.send_packs = send_packs
         try:
             for repo in repos:
                 source.require_repo(repo)
@@ -181,6 +183,8 @@ class _Copy:
         self._progress = progress
         self._executor = executor
         self._landing = ImportSession(destination, options.clock)
+        self.send_packs: SendPacks | None = None
+        self._for_others: list[tuple[PackId, int]] = []  # packs with their bytes, for send_packs
         self._under_way: list[Future[int]] = []
         self._step_bytes = 0  # bytes of packs sent since a ref moved
         self._sent: set[PackId] = set()
@@ -200,6 +204,7 @@ class _Copy:
         self.close()
         self._landing = ImportSession(self._destination, self._options.clock)
         self._under_way.clear()
+        self._for_others.clear()
         self._step_bytes = 0
         self._sent.clear()
 
@@ -279,6 +284,7 @@ class _Copy:
         commits: Sequence[tuple[CommitId, Commit]],
     ) -> RefEntry | None:
         """Waits for all packs, then moves the ref."""
+        self._have_sent()
         for future in self._under_way:
             future.result()
         self._under_way.clear()
@@ -319,7 +325,11 @@ class _Copy:
             self._result.size_bytes += size_bytes
             self._progress.bytes_total += size_bytes
             self._step_bytes += size_bytes
-            if not self._options.dry_run:
+            if self._options.dry_run:
+                continue
+            if self.send_packs is not None:
+                self._for_others.append((pack_id, size_bytes))
+            else:
                 self._under_way.append(self._executor.submit(self._send_one, pack_id))
         for future in self._under_way:
             if future.done():
@@ -348,10 +358,24 @@ class _Copy:
             source, destination = self._source.objects, self._destination.objects
             first = self._landing.require_first
             index, sent_bytes = copy_pack(source, destination, pack_id, purged, first)
+        self._landed(index, sent_bytes)
+        return sent_bytes
+
+    def _have_sent(self) -> None:
+        """Has others send the packs that are left for them."""
+        packs, self._for_others = self._for_others, []
+        if self.send_packs is None or not packs:
+            return
+        for (pack_id, _), sent in zip(packs, self.send_packs(packs), strict=True):
+            if sent.index is None:
+                self._send_one(pack_id)
+            else:
+                self._landed(sent.index, sent.sent_bytes)
+
+    def _landed(self, index: PackIndex, sent_bytes: int) -> None:
         self._landing.landed(index)
         self._progress.bytes_done += index.offsets[-1]
         self._progress.bytes_sent += sent_bytes
-        return sent_bytes
 
 
 def _is_branch(one: RefPlan) -> bool:

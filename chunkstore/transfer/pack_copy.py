@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from lodefs.chunkstore.errors import AlreadyExists, Changed, Corrupt
+from lodefs.chunkstore.errors import AlreadyExists, Changed, Conflict, Corrupt
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ChunkId, PackId
 from lodefs.chunkstore.format.pack import DROPPED, PURGED, PackIndex, unpack
+from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.objects.interface import Md5Buffers, ObjectStore
 from lodefs.chunkstore.push.pack_check import is_whole
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, read_pack
+from lodefs.chunkstore.system.parallel_map import map_ahead
 from lodefs.chunkstore.types import Buffer
 
 _MD5_ETAG = re.compile(r'"([0-9a-f]{32})"\Z')
@@ -34,6 +37,44 @@ def copy_pack(
     index, left = without_purged(version.index, payload, purged)
     md5 = md5_of(version.etag) if index is version.index else None
     return put_pack(destination, index, left, md5=md5, may_join=may_join)
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedPack:
+    """A pack that was put: its index, and the bytes that were sent. ``index`` None: it was not put,
+    since another one with its id must be joined with it, which one process does alone."""
+
+    index: PackIndex | None
+    sent_bytes: int = 0
+
+
+SendPacks = Callable[[Iterable[tuple[PackId, int]]], Iterator[CopiedPack]]
+"""Copies packs, each given with its bytes, and yields the results in their order."""
+
+
+def copy_group(
+    source: ObjectStore, destination: ObjectStore, packs: Sequence[PackId], workers: int
+) -> list[CopiedPack]:
+    """Copies packs for another process, which has a place in the journal of the destination. Raises
+    what copy_pack raises."""
+    purged = Purges(destination).chunks()
+
+    def copied(pack_id: PackId) -> CopiedPack:
+        try:
+            return CopiedPack(*copy_pack(source, destination, pack_id, purged, _refuse_join))
+        except _Joins:
+            return CopiedPack(None)
+
+    with ThreadPoolExecutor(workers, "lodefs-copy") as executor:
+        return list(map_ahead(executor, copied, packs, workers))
+
+
+class _Joins(Conflict):
+    """A pack must be joined with one that is there."""
+
+
+def _refuse_join() -> None:
+    raise _Joins("another pack is there")
 
 
 def fetch_pack(source: ObjectStore, pack_id: PackId) -> tuple[PackIndex, Buffer]:

@@ -162,7 +162,8 @@ class _Tasks(Generic[T]):
             future = self._executor.submit(self._task, self._open[number])
         except Exception as error:  # each executor has its own
             raise Unavailable(
-                f"the executor takes no more tasks ({error!r}): use another one"
+                f"the executor takes no more tasks ({error!r}): repeat this, with another executor "
+                "if this one has ended"
             ) from error
         self._running[future] = number
 

@@ -8,11 +8,14 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
+from lodefs.api.part_tasks import EXECUTORS, opened_executor
 from lodefs.chunkstore.errors import AlreadyExists, InvalidInput, NotFound
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.repo.refs import singular
@@ -21,7 +24,7 @@ from lodefs.cli import exit_codes, text
 from lodefs.cli import options as cli
 from lodefs.cli.consent import require_consent
 from lodefs.cli.progress_bars import show_progress
-from lodefs.settings.session import Session
+from lodefs.settings.session import Session, absolute
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.format.bundle import BundleHead
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from lodefs.chunkstore.transfer.copy import CopiedRef, CopyResult, RefusedRef
 
 
+_STEP_OF_MANY_BYTES = 256 << 30  # a thousand tasks, between two moves of a branch
 NAMED_MAX = 8  # more purged paths than this are only counted
 
 
@@ -38,6 +42,7 @@ NAMED_MAX = 8  # more purged paths than this are only counted
     "lodefs copy s3://here/prefix s3://there/prefix vision/flickr30k@v1.0",
     "lodefs copy /srv/store s3://bucket/prefix --all           # all branches and tags",
     "lodefs copy s3://old/prefix s3://new/prefix --all         # S3 copies from bucket to bucket",
+    "lodefs copy s3://here/a gs://there/b --all --executor dask://scheduler:8786",
 )
 def copy(
     session: Session,
@@ -54,6 +59,9 @@ def copy(
     workers: int = cli.option(
         "Packs in flight; each takes about 40 MiB of memory [8].", default=8, between=(1, 64)
     ),
+    executor: str | None = cli.option(
+        f"Have its tasks send the packs: {EXECUTORS}", metavar="EXECUTOR"
+    ),
     as_json: bool = cli.JSON,
 ) -> None:
     """Copy a branch or tag of REPO, with all of its history, from one store to another.
@@ -66,7 +74,11 @@ def copy(
     Every byte is checked on the way, with one exception: if both stores are at one S3 endpoint, S3
     copies the packs itself. Then only directories and indexes are checked, and other damage in
     SRC-STORE is copied too; `lodefs verify --data` finds it later, and --check finds it now.
+
+    With --executor many machines send the packs, and check every byte; this one walks through
+    the history, and moves branches and tags.
     """
+    from lodefs.api.store_tasks import copy_with
     from lodefs.chunkstore.transfer.copy import CopyOptions
     from lodefs.chunkstore.transfer.copy import copy as copy_repos
 
@@ -76,11 +88,18 @@ def copy(
         raise click.UsageError("name a REPO, or give --all for all repositories.")
     source, destination = session.store_at(source_url), session.store_at(destination_url)
     options = CopyOptions(dry_run=dry_run, workers=workers, clock=time.time)
+    if executor is not None:
+        options = replace(options, step_size_bytes=_STEP_OF_MANY_BYTES)
     repos = source.repos() if spec is None else [spec.repo]
     rev = None if is_all or spec is None else spec.rev
-    server = None if check or dry_run else session.server_copy(source_url, destination_url)
-    with show_progress() as progress:
-        result = copy_repos(source, destination, repos, rev, options, progress, server)
+    is_here = check or dry_run or executor is not None
+    server = None if is_here else session.server_copy(source_url, destination_url)
+    with ExitStack() as stack:
+        progress, send = stack.enter_context(show_progress()), None
+        if executor is not None and not dry_run:
+            opened = stack.enter_context(opened_executor(executor))
+            send = copy_with(opened, absolute(source_url), absolute(destination_url), workers)
+        result = copy_repos(source, destination, repos, rev, options, progress, server, send)
     if as_json:
         cli.write_json(_json_of(result, dry_run=dry_run))
     else:

@@ -98,7 +98,7 @@ def _verified(
     part: TaskShare | None,
     executor: str | None,
 ) -> VerifyResult:
-    from lodefs.api.checking import check_data_with
+    from lodefs.api.store_tasks import check_data_with
     from lodefs.chunkstore.repair.state_check import check_state
     from lodefs.chunkstore.repo.verify import verify as check
 
@@ -367,7 +367,7 @@ def _scrubbed(
     part: TaskShare | None,
     executor: str | None,
 ) -> ScrubResult:
-    from lodefs.api.checking import examine_with
+    from lodefs.api.store_tasks import examine_with
     from lodefs.chunkstore.repair.scrub import ScrubOptions, parse_share, scrub_share
     from lodefs.chunkstore.repair.scrub import scrub as scrub_store
 

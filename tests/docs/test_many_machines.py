@@ -20,6 +20,7 @@ pytestmark = pytest.mark.slow
 STEPS = block("many-machines.md#step-by-step-1")
 EXECUTOR = block("many-machines.md#on-one-machine-or-with-an-executor-1")
 ARRAY = block("many-machines.md#as-an-array-of-slurm-1")
+COPY = block("many-machines.md#copies-between-stores-1")
 CHECKS = [block(f"many-machines.md#checks-of-a-store-{n}") for n in (1, 2)]
 
 
@@ -58,14 +59,16 @@ def user() -> Iterator[User]:
 
 
 def test_the_steps_and_an_executor(user: User) -> None:
-    """The commands run as they stand; the second way finds nothing to commit, and checks find
-    nothing wrong."""
+    """The commands run as they stand; the second way finds nothing to commit, checks find
+    nothing wrong, and a copy sends all."""
     out = user.sh(STEPS)
     assert "crawl-7  1 part, 9 files" in out and "done       1 of 1 part" in out
     user.assert_pushed()
     assert "nothing changed: data/crawl@main" in user.sh(EXECUTOR)
     assert user.sh(CHECKS[0]).count("all is well") == 2
     assert user.sh(CHECKS[1]).count("all is well") == 4
+    user.sh("lodefs init ./mirror")
+    assert "sent: 1 commit, 2 packs" in user.sh(COPY)
 
 
 def test_an_array_and_a_job(user: User) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import pickle
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from io import BytesIO
 from pathlib import Path
@@ -18,7 +19,7 @@ from lodefs.chunkstore.errors import (
     Unavailable,
 )
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.names import ChunkId, CommitId, digest_of
+from lodefs.chunkstore.format.names import ChunkId, CommitId, PackId, digest_of
 from lodefs.chunkstore.format.pack import DROPPED
 from lodefs.chunkstore.format.tree import encode_tree
 from lodefs.chunkstore.journal.deletion import delete_repo
@@ -30,10 +31,11 @@ from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.shard_reader import read_shard
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
 from lodefs.chunkstore.repo.verify import verify
+from lodefs.chunkstore.system.parallel_map import grouped
 from lodefs.chunkstore.transfer.bundle import create_bundle, standing, unpack_bundle
 from lodefs.chunkstore.transfer.bundle_file import BundleReader
 from lodefs.chunkstore.transfer.copy import CopyOptions, CopyResult, copy
-from lodefs.chunkstore.transfer.pack_copy import md5_of
+from lodefs.chunkstore.transfer.pack_copy import CopiedPack, SendPacks, copy_group, md5_of
 from tests.support.chunkstore.directories import in_commit
 from tests.support.chunkstore.faulty_store import FaultyObjects, fail, flip_byte
 from tests.support.chunkstore.handmade import Handmade
@@ -72,10 +74,23 @@ class Stores:
         return open_store(self.objects)
 
     def copy(
-        self, rev: str | None = "main", *, dry_run: bool = False, step: int = 1 << 30
+        self,
+        rev: str | None = "main",
+        *,
+        dry_run: bool = False,
+        step: int = 1 << 30,
+        send_packs: SendPacks | None = None,
     ) -> CopyResult:
         options = CopyOptions(dry_run=dry_run, workers=2, step_size_bytes=step)
-        return copy(self.source, self.destination, ["r"], rev, options)
+        return copy(self.source, self.destination, ["r"], rev, options, send_packs=send_packs)
+
+    def by_tasks(self, packs: Iterable[tuple[PackId, int]]) -> Iterator[CopiedPack]:
+        """Sends packs as tasks of other machines do, each of them twice."""
+        source, there = self.source.objects, self.destination.objects
+        for group in grouped(packs, lambda one: one[1], 5000, 2):
+            ids = [pack for pack, _ in group]
+            copy_group(source, there, ids, 2)
+            yield from pickle.loads(pickle.dumps(copy_group(source, there, ids, 2)))
 
     def at(self, name: str = "main", kind: str = BRANCHES) -> CommitId | None:
         """Where a ref of the destination is."""
@@ -125,6 +140,42 @@ def test_what_is_there_is_not_sent_again(stores: Stores) -> None:
     stores.check()
 
 
+def test_tasks_send_what_one_machine_would(stores: Stores) -> None:
+    """The stores are the same afterwards, but for what is random; nothing is sent again."""
+    other = Stores()
+    other.copy(step=5000)
+    result = stores.copy(step=5000, send_packs=stores.by_tasks)
+    ours, theirs = (
+        {key: data for key, data in one.memory.objects.items() if key.startswith(keys.PACKS)}
+        for one in (stores, other)
+    )
+    assert ours == theirs != {}
+    assert (result.packs, result.commits, stores.at()) == (len(ours), 3, other.at())
+    stores.check()
+    listed = {
+        pack.pack_id
+        for key in stores.memory.objects
+        if key.startswith(keys.INDEX)
+        for pack in read_shard(stores.memory, key)
+    }
+    assert len(listed) == result.packs
+    assert stores.copy(send_packs=stores.by_tasks).packs == 0
+
+
+def test_tasks_that_fail_move_nothing(stores: Stores) -> None:
+    """The branch stays where it was, and the next copy sends only what is missing."""
+
+    def failing(packs: Iterable[tuple[PackId, int]]) -> Iterator[CopiedPack]:
+        yield from stores.by_tasks([*packs][:1])
+        raise Unavailable("the executor takes no more tasks")
+
+    with pytest.raises(Unavailable):
+        stores.copy(send_packs=failing)
+    assert stores.at() is None
+    assert stores.copy(send_packs=stores.by_tasks).packs_there == 1
+    stores.check()
+
+
 def drop_chunk(memory: MemoryObjects, data: bytes) -> None:
     """Compacts the pack of a chunk: it alone is left out."""
     chunk = ChunkId(digest_of(data))
@@ -139,7 +190,8 @@ def drop_chunk(memory: MemoryObjects, data: bytes) -> None:
                 memory.put(key, [*parts, index.without(1 << n, DROPPED).encode()])
 
 
-def test_a_pack_that_is_there_in_part(stores: Stores) -> None:
+@pytest.mark.parametrize("is_by_tasks", [False, True])
+def test_a_pack_that_is_there_in_part(stores: Stores, is_by_tasks: bool) -> None:
     """A pack that has all that one commit names, and lacks what a later one names, of the same
     branch or another, is sent for that one, and once."""
     first, second = b"1" * 500, b"2" * 500
@@ -154,7 +206,8 @@ def test_a_pack_that_is_there_in_part(stores: Stores) -> None:
     stores.made.commit("s", {b"c": first, b"2": second}, branch="c")
     options = CopyOptions(workers=2)
     planned = copy(stores.source, stores.destination, ["s"], None, replace(options, dry_run=True))
-    done = copy(stores.source, stores.destination, ["s"], None, options)
+    send_packs = stores.by_tasks if is_by_tasks else None
+    done = copy(stores.source, stores.destination, ["s"], None, options, send_packs=send_packs)
     assert planned == done
     assert (done.packs, done.packs_there) == (5, 0)
     stores.check()

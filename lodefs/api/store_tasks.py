@@ -1,4 +1,5 @@
-"""Checks of a store with any executor: its tasks read packs and files, and one process reports."""
+"""Work on whole stores with any executor: its tasks examine packs, check files and copy packs, and
+one process decides what they do and reports."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from lodefs.chunkstore.repair.packs import PackDamage
     from lodefs.chunkstore.repair.scrub import ExaminePacks, SizedPack
     from lodefs.chunkstore.repo.data_check import CheckData, Checked, DataJob
+    from lodefs.chunkstore.transfer.pack_copy import CopiedPack, SendPacks
 
 TASK_BYTES = 256 << 20  # as much as a task reads: seconds of work
 TASK_ITEMS_MAX = 1000  # packs or jobs of a task
@@ -27,11 +29,15 @@ def examine_with(executor: Executor, store_url: str, workers: int) -> ExaminePac
     task = PackTask(store_url, workers)
 
     def examine(packs: Iterable[SizedPack]) -> Iterator[PackDamage | None]:
-        groups = grouped(packs, lambda one: one[1], TASK_BYTES, TASK_ITEMS_MAX)
-        ids = ([pack for pack, _ in group] for group in groups)
-        return chain.from_iterable(map_tasks(executor, task, ids))
+        return chain.from_iterable(map_tasks(executor, task, _groups(packs)))
 
     return examine
+
+
+def _groups(packs: Iterable[SizedPack]) -> Iterator[list[PackId]]:
+    """Yields the packs of each task."""
+    for group in grouped(packs, lambda one: one[1], TASK_BYTES, TASK_ITEMS_MAX):
+        yield [pack for pack, _ in group]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,3 +78,29 @@ class DataTask:
 
         with opened(None, store=self.store_url) as settings:
             return check_group(settings.store.packs, jobs, self.workers)
+
+
+def copy_with(executor: Executor, source_url: str, destination_url: str, workers: int) -> SendPacks:
+    """Returns what copies packs by tasks of an executor, each with ``workers`` threads."""
+    task = CopyTask(source_url, destination_url, workers)
+
+    def send(packs: Iterable[SizedPack]) -> Iterator[CopiedPack]:
+        return chain.from_iterable(map_tasks(executor, task, _groups(packs)))
+
+    return send
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTask:
+    """Copies packs, in any process that can open both stores; it can be pickled."""
+
+    source_url: str
+    destination_url: str
+    workers: int
+
+    def __call__(self, packs: Sequence[PackId]) -> list[CopiedPack]:
+        from lodefs.chunkstore.transfer.pack_copy import copy_group
+
+        with opened(None, store=self.destination_url) as settings:
+            source = settings.store_at(self.source_url).objects
+            return copy_group(source, settings.store.objects, packs, self.workers)
