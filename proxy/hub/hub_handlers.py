@@ -10,7 +10,6 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from urllib.parse import quote
 
 import msgspec
@@ -28,6 +27,7 @@ from lodefs.proxy.api.request import Reader, Request
 from lodefs.proxy.api.responses import Answer, json_answer, method_not_allowed
 from lodefs.proxy.api.routes import Route
 from lodefs.proxy.hub.arriving import ArrivingFile
+from lodefs.proxy.hub.last_commits import LastCommits, shown_time
 from lodefs.proxy.hub.listing import Listed, Listing
 from lodefs.proxy.hub.revisions import SHA_CHARS, HubRevision, HubRevisions, etag_of
 from lodefs.proxy.hub.target import (
@@ -41,7 +41,7 @@ from lodefs.proxy.hub.target import (
 from lodefs.proxy.node import NodeService, SnapshotFile
 from lodefs.proxy.runtime.metrics import Metrics
 
-PAGE_ENTRIES_MAX = 1000  # as of the hub
+PAGE_ENTRIES_MAX, EXPANDED_MAX = 1000, 50  # as of the hub
 SIBLINGS_MAX = 50_001  # above 50,000 clients ask for the tree, since the hub's list may end there
 COMMIT_HEADER = "X-Repo-Commit"
 _REPO_KINDS: Mapping[Kind, RepoKind] = {
@@ -55,7 +55,12 @@ _CODES: Mapping[str, ErrorCode] = {
     "gated": "GatedRepo",
     "too large": "TooLarge",
 }
-_STATUSES: Mapping[ErrorCode, int] = {"GatedRepo": 403, "TooLarge": 403, "FetchFailed": 503}
+_STATUSES: Mapping[ErrorCode, int] = {
+    "BadRequest": 400,
+    "GatedRepo": 403,
+    "TooLarge": 403,
+    "FetchFailed": 503,
+}
 _NO_HEADER = re.compile(r"[^ -~]")
 # What huggingface_hub takes for the name of a repository
 _REPO_ID = re.compile(r"(?:[A-Za-z0-9][\w.-]{0,95}/)?[A-Za-z0-9][\w.-]{0,95}\Z", re.ASCII)
@@ -133,7 +138,7 @@ class HubHandlers:
                 files.append(_sibling(one, with_blob=target.flag("blobs")))
                 if len(files) == SIBLINGS_MAX:
                     break
-        when = datetime.fromtimestamp(snapshot.time_s, UTC).strftime("%Y-%m-%dT%H:%M:%S.000Z")
+        when = shown_time(snapshot.time_s)
         view: Json = {
             "id": target.repo_id,
             "author": target.repo_id.rpartition("/")[0] or None,
@@ -154,7 +159,7 @@ class HubHandlers:
         return json_answer(view, headers=_headers(found))
 
     async def _tree(self, target: HubTarget, found: HubRevision, request: Request) -> Answer:
-        page_max = _limit_of(target.query)
+        page_max = _limit_of(target)
         after = b"/".join(split_path(target.query.get("cursor", [""])[0].encode()))
         recursive = target.flag("recursive")
         listed: list[Listed] = []
@@ -168,15 +173,34 @@ class HubHandlers:
         if more:
             last = listed[-1].path.encode()[len(target.path) :].lstrip(b"/")
             headers.append(("Link", f'<{_next_url(target, request, found, last)}>; rel="next"'))
-        return json_answer([_node_view(one) for one in listed], headers=headers)
+        views = await self._views(listed, found, with_commits=target.flag("expand"))
+        return json_answer(views, headers=headers)
 
     async def _paths_info(self, _target: HubTarget, found: HubRevision, request: Request) -> Answer:
         form = form_of(request.body.decode("utf-8", "replace"))
         listing = Listing(self._node.names, found)
         paths = [b"/".join(split_path(path.encode())) for path in form.get("paths", ())]
         there = [await listing.at(path) for path in paths if path]
-        views = [_node_view(one) for one in there if one is not None]
+        listed = [one for one in there if one is not None]
+        with_commits = form.get("expand", [""])[-1].lower() == "true"
+        if with_commits and len(listed) > EXPANDED_MAX:
+            what = f"expand is for at most {EXPANDED_MAX} paths, not {len(listed)}: ask in several"
+            raise HubError("BadRequest", what)
+        views = await self._views(listed, found, with_commits=with_commits)
         return json_answer(views, headers=_headers(found))
+
+    async def _views(
+        self, listed: Sequence[Listed], found: HubRevision, *, with_commits: bool
+    ) -> list[Json]:
+        """Returns elements of a tree, with the last commit of each if that is asked for. There are
+        no scans for security here, so nothing is said of them."""
+        views = [_node_view(one) for one in listed]
+        if with_commits:
+            commits = LastCommits(self._node.catalog, self._revisions, found)
+            for view, one in zip(views, listed, strict=True):
+                if (commit := await commits.of(one.path.encode())) is not None:
+                    view["lastCommit"] = commit
+        return views
 
     async def _refs(self, _target: HubTarget, found: HubRevision, _request: Request) -> Answer:
         repo = found.snapshot.repo
@@ -306,10 +330,11 @@ def _blob_id(one: Listed) -> str:
     return one.etag
 
 
-def _limit_of(query: Mapping[str, Sequence[str]]) -> int:
-    text = query.get("limit", [""])[-1]
+def _limit_of(target: HubTarget) -> int:
+    text = target.query.get("limit", [""])[-1]
     asked = int(text) if text.isascii() and text.isdigit() and len(text) < SHA_CHARS else 0
-    return min(asked, PAGE_ENTRIES_MAX) or PAGE_ENTRIES_MAX
+    most = EXPANDED_MAX if target.flag("expand") else PAGE_ENTRIES_MAX
+    return min(asked, most) or most
 
 
 def _next_url(target: HubTarget, request: Request, found: HubRevision, last: bytes) -> str:
@@ -319,5 +344,5 @@ def _next_url(target: HubTarget, request: Request, found: HubRevision, last: byt
     flags = "&".join(f"{name}=true" for name in ("recursive", "expand") if target.flag(name))
     return (
         f"{request.origin}{routes.HUB_PREFIX}api/{target.kind}/{target.repo_id}/tree/{found.sha}"
-        f"{path}?{flags}{'&' if flags else ''}limit={_limit_of(target.query)}&cursor={quote(last)}"
+        f"{path}?{flags}{'&' if flags else ''}limit={_limit_of(target)}&cursor={quote(last)}"
     )

@@ -15,9 +15,15 @@ from lodefs.chunkstore.format.names import DEFAULT_BRANCH, split_path
 
 Kind = Literal["models", "datasets", "spaces"]
 Action = Literal["info", "tree", "refs", "paths-info", "resolve"]
-# The hub's own words, and two for fetches that it does not have
+# The hub's own words, and others for what it does not have
 ErrorCode = Literal[
-    "RepoNotFound", "RevisionNotFound", "EntryNotFound", "GatedRepo", "TooLarge", "FetchFailed"
+    "RepoNotFound",
+    "RevisionNotFound",
+    "EntryNotFound",
+    "GatedRepo",
+    "TooLarge",
+    "FetchFailed",
+    "BadRequest",
 ]
 
 _KINDS: Mapping[str, Kind] = {"models": "models", "datasets": "datasets", "spaces": "spaces"}

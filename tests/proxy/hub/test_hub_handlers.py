@@ -95,6 +95,27 @@ def test_information(mirror: Mirror) -> None:
     assert api.dataset_info(REPO).id == REPO
 
 
+def test_last_commits(mirror: Mirror) -> None:
+    """With ``expand``, each file and directory has the commit that changed it last, in pages of 50;
+    nothing is said of scans."""
+    rig, files = mirror.rig, {**FILES, **{b"many/%03d" % n: b"x" for n in range(60)}}
+    commit = rig.maker.commit(REPO, files, message="one more\n\nand why")
+    api = mirror.api()
+    found = {one.path: one for one in api.list_repo_tree(REPO, recursive=True, expand=True)}
+    assert len(found) == len(PATHS) + 2 + 61
+    last = found["many/059"].last_commit
+    assert last is not None
+    assert (last.oid, last.title) == (commit.hex()[:40], "one more")
+    first = found["sub/deep/b.txt"].last_commit
+    assert first is not None and first.oid == mirror.sha
+    assert found["README.md"].security is None
+    [info] = api.get_paths_info(REPO, ["many"], expand=True)
+    assert info.last_commit is not None and info.last_commit.oid == last.oid
+    assert found["README.md"].last_commit is not None
+    with pytest.raises(errors.BadRequestError, match="at most 50"):
+        api.get_paths_info(REPO, sorted(found), expand=True)
+
+
 def test_file_system(mirror: Mirror) -> None:
     """HfFileSystem lists directories, and reads ranges of files."""
     fs = hf.HfFileSystem(endpoint=mirror.endpoint, token=False, skip_instance_cache=True)

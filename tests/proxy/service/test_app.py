@@ -31,6 +31,7 @@ from lodefs.proxy.service.app import (
     open_store_node,
     serve,
     shares_of,
+    upstream_settings,
 )
 from lodefs.proxy.service.systemd import Listeners
 from tests.support.chunkstore.bad_server import Answer, BadServer
@@ -85,6 +86,15 @@ def start(folder: Path, **more: object) -> Child:
         [sys.executable, "-c", SCRIPT, json.dumps(settings(folder, **more))],
         cwd=ROOT,
     )
+
+
+def test_processes_that_write(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They have another current directory, so the path of the store is absolute for them."""
+    monkeypatch.chdir(folder)
+    for store, told in (("store", str(folder / "store")), ("s3://b/x", "s3://b/x")):
+        config = Config.from_mapping({"store": store, "hub_upstream": "http://localhost"})
+        settings = upstream_settings(config)
+        assert settings is not None and settings.place.store == told
 
 
 def test_a_store_with_mirrors(folder: Path) -> None:

@@ -39,7 +39,7 @@ def hub_site(folder: Path, upstream: str, nodes: int = 1, **more: object) -> Ite
     with ExitStack() as stack:
         for number, port in enumerate(ports[:nodes]):
             settings: dict[str, object] = {
-                "store": str(store),
+                "store": "store",  # seen from the folder: it need not be absolute
                 "cache_dir": str(folder / f"cache-{number}"),
                 "cache_size_bytes_max": "128MiB",
                 "socket_path": "",
@@ -52,7 +52,7 @@ def hub_site(folder: Path, upstream: str, nodes: int = 1, **more: object) -> Ite
             if nodes > 1:
                 own = {"peer_listen": peers[number], "peers": peers, "peer_allow_anonymous": True}
                 settings |= own
-            child = Child([sys.executable, "-c", SERVE, json.dumps(settings)])
+            child = Child([sys.executable, "-c", SERVE, json.dumps(settings)], cwd=folder)
             stack.callback(child.kill)
             child.wait_for("ready: ")
         yield [f"http://127.0.0.1:{port}/hf" for port in ports[:nodes]]
