@@ -4,7 +4,7 @@ A commit that was taken from the hub has the hub's id in its metadata (``COMMIT`
 ``branch_of`` that id ends in one more commit, whose parent it is. That commit has the same paths,
 but each file is a symlink, and the symlink's target is the hub's tag (docs/decisions/0091).
 
-While a commit is being fetched there are two more branches (docs/decisions/0100): LISTING has the
+While a commit is being fetched there are two more branches (docs/decisions/0109): LISTING has the
 tags of all files, and ARRIVING the files as far as they have come, large ones perhaps in part.
 """
 
