@@ -1,4 +1,5 @@
-"""Makes buckets and containers on emulators, which lodefs itself never does."""
+"""Makes buckets and containers on emulators, and objects with any name, which lodefs itself never
+does."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ import secrets
 import urllib.request
 
 from lodefs.chunkstore.objects.clouds.azure import AzureApi, account_of
-from lodefs.chunkstore.objects.clouds.http_objects import HttpRequest
+from lodefs.chunkstore.objects.clouds.http_objects import CloudApi, HttpRequest
 
 TIMEOUT_S = 30.0
 
@@ -30,6 +31,24 @@ def azure_container() -> str:
     signed = api.signed(HttpRequest("PUT", target, {"content-type": "text/plain"}), 0)
     _ask(urllib.request.Request(api.endpoint + signed.target, b"", signed.headers, method="PUT"))
     return name
+
+
+def put_object(api: CloudApi, key: str, data: bytes) -> None:
+    """Writes an object."""
+    made = api.put(key, if_absent=False)
+    body = made.before + data + made.after
+    _ask(_request(api, made, body))
+
+
+def delete_object(api: CloudApi, key: str) -> None:
+    """Removes an object."""
+    _ask(_request(api, api.delete(key), None))
+
+
+def _request(api: CloudApi, made: HttpRequest, body: bytes | None) -> urllib.request.Request:
+    signed = api.signed(made, None if body is None else len(body))
+    url = api.endpoint + signed.target
+    return urllib.request.Request(url, body, signed.headers, method=signed.method)
 
 
 def _ask(request: urllib.request.Request) -> None:

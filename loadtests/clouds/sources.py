@@ -15,12 +15,16 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from loadtests.clouds.servers import SERVERS
+from loadtests.clouds.buckets import azure_container, delete_object, gcs_bucket, put_object
 from loadtests.errors import LoadtestError
 from loadtests.s3clients.environments import python_of
 from loadtests.services import HOST, free_port, wait_for_port
+from loadtests.services.azurite import azurite
+from loadtests.services.fake_gcs import fake_gcs
 from loadtests.services.samba import SHARE, samba
-from lodefs.chunkstore.objects.open_url import open_objects
+from lodefs.chunkstore.objects.clouds.azure import open_azure
+from lodefs.chunkstore.objects.clouds.gcs import open_gcs
+from lodefs.chunkstore.objects.clouds.http_objects import CloudApi
 from tests.support.chunkstore.child_process import Child
 from tests.support.chunkstore.sftp_server import sftp_server
 
@@ -38,21 +42,28 @@ class Source(NamedTuple):
     library: str | None = None
 
 
-def _cloud(server: str, library: str) -> Callable[[Path], AbstractContextManager[Source]]:
-    @contextmanager
-    def source(_folder: Path) -> Iterator[Source]:
-        with SERVERS[server]() as place:
-            objects = open_objects(place.url)
-            yield Source(
-                place.url,
-                place.environment,
-                lambda path, data: objects.put(path, [data]),
-                objects.delete,
-                library,
-            )
-            objects.close()
+@contextmanager
+def _gs(_folder: Path) -> Iterator[Source]:
+    with fake_gcs() as variables:
+        os.environ |= variables
+        yield _of_cloud(open_gcs(gcs_bucket()), variables, "gcsfs")
 
-    return source
+
+@contextmanager
+def _az(_folder: Path) -> Iterator[Source]:
+    with azurite() as variables:
+        os.environ |= variables
+        yield _of_cloud(open_azure(azure_container(), None), variables, "adlfs")
+
+
+def _of_cloud(api: CloudApi, variables: dict[str, str], library: str) -> Source:
+    def put(path: str, data: bytes) -> None:
+        put_object(api, f"in/{path}", data)
+
+    def delete(path: str) -> None:
+        delete_object(api, f"in/{path}")
+
+    return Source(f"{api.url}/in", variables, put, delete, library)
 
 
 class _Served:
@@ -104,8 +115,8 @@ def _ftp(folder: Path) -> Iterator[Source]:
 
 
 SOURCES: Mapping[str, Callable[[Path], AbstractContextManager[Source]]] = {
-    "gs": _cloud("fake-gcs-server", "gcsfs"),
-    "az": _cloud("azurite", "adlfs"),
+    "gs": _gs,
+    "az": _az,
     "smb": _smb,
     "sftp": _sftp,
     "ftp": _ftp,
