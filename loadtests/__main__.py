@@ -34,6 +34,7 @@ from loadtests.bench import (
     mountcorpus,
     mountrates,
     mounts,
+    partkills,
     proxies,
     pulls,
     pushes,
@@ -100,6 +101,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "push-parts": (
         pushparts.push_parts,
         "push in parts against a plain push, two processes against one, a plan of 10,000,000 files",
+    ),
+    "part-kills": (
+        partkills.part_kills,
+        "pushes in parts by all executors and as an array, with tasks killed: the same tree",
     ),
     "push-large-store": (
         largestores.push_large_store,

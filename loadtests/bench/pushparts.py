@@ -52,7 +52,7 @@ def push_parts(scratch: Path) -> Result:
     stored: dict[str, int] = {}
     for _ in range(ROUNDS):
         for name, way in ways.items():
-            lodefs = _new_store(scratch)
+            lodefs = new_store(scratch)
             runs = way(lodefs, source)
             taken[name].append(sum(one.seconds for one in runs))
             cpu[name].append(sum(one.cpu_s for one in runs))
@@ -91,7 +91,7 @@ def _with(executor: str) -> Way:
 
 def _finish(result: Result, scratch: Path) -> None:
     """The end of a plan whose results are made up: trees of files that nobody has stored."""
-    lodefs = _new_store(scratch)
+    lodefs = new_store(scratch)
     store = open_store(DirectoryObjects(str(scratch / "store")))
     write = begin_plan(store, "p")
     files = PARTS * DIRECTORIES * FILES + 2 * PARTS * FILES
@@ -150,7 +150,8 @@ def _result(number: int, write: RefWrite, root: TreeEntry, files: int) -> PartRe
     )  # fmt: skip
 
 
-def _new_store(scratch: Path) -> Lodefs:
+def new_store(scratch: Path) -> Lodefs:
+    """Makes a store, and a home without memory of earlier pushes."""
     lodefs = Lodefs(str(scratch / "store"), scratch / "home", {})
     lodefs.run("init", scratch / "store")
     return lodefs
