@@ -33,6 +33,10 @@ ELSEWHERE = {
         "loadtests.simulation.__main__",
         "many nodes on a virtual clock, by the same decisions",
     ),
+    "simulate-push": (
+        "loadtests.simulation.pushing",
+        "a push of 200 TB by many machines on a virtual clock",
+    ),
     "profile": (
         "loadtests.profiling",
         "jobs that are slowed on purpose, and what `lodefs profile` says of each",
