@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from http.server import HTTPServer, SimpleHTTPRequestHandler
+from io import BytesIO
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -287,6 +288,23 @@ def test_no_answer() -> None:
     system.error = RuntimeError("boom")
     with pytest.raises(Unavailable, match="a in gs://b cannot be read: RuntimeError: boom"):
         source.read(b"a", 0, 1)
+
+
+def test_smb_shares_files_that_it_reads() -> None:
+    """Several parts of a file are read at once, and its owner may write; no forked process reads,
+    since the library would use connections of this one."""
+    opened: list[dict[str, object]] = []
+
+    class Smb(Changing):
+        def open(self, path: str, mode: str, **options: object) -> BytesIO:
+            opened.append(options)
+            return BytesIO(self.data)
+
+    url = "smb://host/share"
+    source = FsspecFiles(Smb(), "/share", url, KINDS["smb"], location=url)
+    assert source.read(b"a", 1, 3).data == b"123"
+    assert opened == [{"share_access": "rwd"}]
+    assert not source.survives_fork
 
 
 def test_a_store_is_seen() -> None:
