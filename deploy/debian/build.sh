@@ -5,15 +5,16 @@ set -eu
 
 usage() {
   cat <<'TEXT'
-usage: build.sh [--wheel FILE] [--python PATH] [--architecture NAME] [--out DIR]
+usage: build.sh [--wheel FILE] [--python PATH] [--architecture NAME] [--level N] [--out DIR]
 
   --wheel FILE    a wheel of lodefs [built from this checkout]
   --python PATH   the Python of the Debian that it is for [/usr/bin/python3]
   --architecture NAME
                   amd64 or arm64 [this machine's]; see foreign-wheels.sh for another one
+  --level N       of zstd: 1 is fast, 9 small [9]
   --out DIR       where the package goes [.]
 
-Equal sources, versions and SOURCE_DATE_EPOCH [the last commit] give an equal package. Prints its path.
+Equal sources, versions, level and SOURCE_DATE_EPOCH [the last commit] give an equal package. Prints its path.
 TEXT
 }
 
@@ -22,11 +23,11 @@ fail() {
   exit 1
 }
 
-wheel='' python=/usr/bin/python3 architecture='' out=.
+wheel='' python=/usr/bin/python3 architecture='' level=9 out=.
 while [ $# -gt 0 ]; do
   case $1 in
     -h | --help) usage && exit 0 ;;
-    --wheel | --python | --architecture | --out)
+    --wheel | --python | --architecture | --level | --out)
       [ $# -ge 2 ] || fail "$1 needs a value"
       eval "${1#--}=\$2"
       shift
@@ -121,5 +122,5 @@ find "$tree" -depth -exec touch -hcd "@$SOURCE_DATE_EPOCH" {} +
 mkdir -p "$out"
 package=$out/lodefs_${version}_$architecture.deb
 # One thread: with more, bytes would depend on how many there are.
-dpkg-deb --root-owner-group -Zzstd -z9 --threads-max=1 --build "$tree" "$package" >/dev/null
+dpkg-deb --root-owner-group -Zzstd -z"$level" --threads-max=1 --build "$tree" "$package" >/dev/null
 echo "$package"

@@ -54,11 +54,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @dataclass(frozen=True)
 class Packages:
-    """The Debian package, the same built again elsewhere, and a later version."""
+    """The Debian package, the same built again elsewhere, a later version, and the directory that
+    the first has been unpacked into, which tests only read."""
 
     first: Path
     again: Path
     later: Path
+    tree: Path
 
 
 @pytest.fixture(scope="session")
@@ -71,24 +73,26 @@ def workshop() -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def packages(workshop: Path, wheels: Path) -> Packages:
     """Debian packages: of this checkout and a registry, and again of wheels that are there."""
-    script = DEPLOY / "debian/build.sh"
+    script: list[str | Path] = [DEPLOY / "debian/build.sh", "--level", "1"]
     (own,) = wheels.glob("lodefs-*.whl")
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(build, script, "--out", workshop / "first")
+        first = pool.submit(build, *script, "--out", workshop / "first")
         again = pool.submit(
-            build, script, "--wheel", own, "--out", workshop / "again", wheels=wheels
+            build, *script, "--wheel", own, "--out", workshop / "again", wheels=wheels
         )
         one, two = (Path(each.result().splitlines()[-1]) for each in (first, again))
-    return Packages(one, two, _later(one, workshop))
+    tree = workshop / "tree"
+    run(["dpkg-deb", "-R", one, tree])
+    return Packages(one, two, _later(tree, workshop / "later.deb"), tree)
 
 
-def _later(package: Path, workshop: Path) -> Path:
-    """The same package with a higher version."""
-    tree, later = workshop / "later", workshop / "later.deb"
-    run(["dpkg-deb", "-R", package, tree])
+def _later(tree: Path, later: Path) -> Path:
+    """The package of a directory with a higher version."""
     control = tree / "DEBIAN/control"
-    control.write_text(re.sub(r"(Version: .*)", r"\1+later", control.read_text()))
+    text = control.read_text()
+    control.write_text(re.sub(r"(Version: .*)", r"\1+later", text))
     run(["dpkg-deb", "-Znone", "--root-owner-group", "-b", tree, later])
+    control.write_text(text)
     return later
 
 

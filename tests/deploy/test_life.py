@@ -18,7 +18,9 @@ pytestmark = [pytest.mark.systemd, pytest.mark.slow, pytest.mark.timeout(600)]
 
 MOUNT = "lodefs-mount@try.service"
 UNITS = ["lodefs-proxy.service", "lodefs-proxy.socket", "lodefs-docker.service"]
-READ = "while sha256sum /data/try/data.bin >>/shared/seen; do :; done; echo failed >>/shared/seen"
+READ = """
+while sha256sum /data/try/data.bin; do sleep 0.1; done >>/shared/seen
+echo failed >>/shared/seen"""
 HOLD = "cd /data/try; mkfifo /shared/hold; cat /shared/hold"
 WAIT = "mkfifo /shared/box; exec cat /shared/box"
 MAP = """

@@ -30,7 +30,9 @@ SIZE_MB_MAX = 200
 VOLUME = "cats"
 READ = """
 n=0
-while (cd /data && sha256sum -s -c /sums); do echo read; n=$((n + 1)); echo $n >/rounds; done
+while (cd /data && sha256sum -s -c /sums); do
+  echo read; n=$((n + 1)); echo $n >/rounds; sleep 0.1
+done
 echo FAILED
 """
 UNTIL_S = 60.0
