@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from random import Random
 
 from loadtests.s3clients.environments import HUB, python_of
 from tests.support.chunkstore.hub_server import HubServer, serve_hub
@@ -20,6 +21,8 @@ from tests.support.proxy.hub_site import hub_site
 READERS = Path(__file__).with_name("readers.py")
 NODES, ROUNDS = 2, 2
 CLIENT_TIMEOUT_S = 600.0
+EARLY = ("huggingface_hub", "of 2024")
+LARGE_BYTES = 64 << 20
 
 
 def main() -> int:
@@ -29,6 +32,7 @@ def main() -> int:
         fill(hub, folder)
         with hub_site(folder, hub.url, NODES) as endpoints:
             failed = [client for client in HUB if not agrees(client, endpoints, folder)]
+            failed += [client for client in EARLY if not is_early(client, hub, endpoints, folder)]
         reads = {one: n for one, n in hub.reads().items() if one.startswith("GET ")}
         twice = sorted(one for one, n in reads.items() if n > 1)
         print(f"the hub sent {len(reads)} files, {len(twice)} of them more than once", *twice)
@@ -53,22 +57,47 @@ def agrees(client: str, endpoints: list[str], folder: Path) -> bool:
     one."""
     answers = []
     for number, endpoint in enumerate(endpoints):
-        environ = {"HF_ENDPOINT": endpoint, "HF_HOME": str(folder / f"{client}-{number}")}
-        for _ in range(ROUNDS):
-            done = subprocess.run(
-                [python_of(client), READERS, HUB[client].reader],
-                env={**os.environ, **environ},
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=CLIENT_TIMEOUT_S,
-            )
-            if done.returncode:
-                print(f"{client:18} FAILED\n{done.stderr[-2000:]}", flush=True)
-                return False
-            answers.append(done.stdout.strip().rpartition("\n")[2])
-    is_same = len(set(answers)) == 1
-    print(f"{client:18} {'' if is_same else 'FAILED: '}{answers[-1][:80]}", flush=True)
+        home = folder / f"{client}-{number}"
+        answers += [read(client, HUB[client].reader, endpoint, home) for _ in range(ROUNDS)]
+    return is_one(client, answers)
+
+
+def is_early(client: str, hub: HubServer, endpoints: list[str], folder: Path) -> bool:
+    """Whether a client gets the size and ETag of a large file, and a small file, from each node
+    while the hub does not send more than the beginning of the large one; then also the rest."""
+    content = Random(client).randbytes(LARGE_BYTES)
+    hub.repository("org/large").commit({"config.json": b"{}", "weights": content})
+    home = folder / f"{client}-early"
+    hub.rest.clear()
+    # The old main branch stays in the store, so the new commit is named by its id
+    sha = hub.repository("org/large").branches["main"]
+    early = [read(client, "early", one, home / str(n), sha) for n, one in enumerate(endpoints)]
+    hub.rest.set()
+    late = [read(client, "late", one, home / str(n), sha) for n, one in enumerate(endpoints)]
+    return is_one(client, early) and is_one(client, late)
+
+
+def read(client: str, reader: str, endpoint: str, home: Path, *words: str) -> str:
+    """What a client has read through a node; "FAILED" and the reason if it has failed."""
+    done = subprocess.run(
+        [python_of(client), READERS, reader, *words],
+        env={**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(home)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=CLIENT_TIMEOUT_S,
+    )
+    if done.returncode:
+        return f"FAILED\n{done.stderr[-2000:]}"
+    return done.stdout.strip().rpartition("\n")[2]
+
+
+def is_one(client: str, answers: list[str]) -> bool:
+    """Whether all answers are the same one."""
+    failures = [one for one in answers if one.startswith("FAILED")]
+    is_same = len(set(answers)) == 1 and not failures
+    shown = answers[-1][:80] if is_same else f"FAILED: {(failures or answers)[-1]}"
+    print(f"{client:18} {shown}", flush=True)
     return is_same
 
 

@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-MODEL, DATASET = "org/bert", "org/table"
+MODEL, DATASET, LARGE = "org/bert", "org/table", "org/large"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "hello", "world"]
 
 
@@ -30,6 +30,25 @@ def huggingface_hub() -> object:
     names = sorted(fs.find(f"datasets/{DATASET}"))
     sizes = [(file.rfilename, file.size) for file in info.siblings]
     return [found, info.sha, sizes, Path(one).read_text(), names]
+
+
+def early(sha: str) -> object:
+    """What can be known of a large file that is not there yet, and a small file beside it."""
+    import huggingface_hub as hf
+
+    told = hf.get_hf_file_metadata(hf.hf_hub_url(LARGE, "weights", revision=sha))
+    config = hf.hf_hub_download(LARGE, "config.json", revision=sha)
+    return [told.size, told.etag, told.commit_hash, Path(config).read_text()]
+
+
+def late(sha: str) -> object:
+    """The large file, whose name in the cache is its SHA-256."""
+    import huggingface_hub as hf
+
+    path = Path(hf.hf_hub_download(LARGE, "weights", revision=sha)).resolve()
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    assert digest == path.name
+    return digest
 
 
 def datasets() -> object:
@@ -84,4 +103,4 @@ if __name__ == "__main__":
     elif sys.argv[1] == "--table":
         make_table(Path(sys.argv[2]))
     else:
-        print(json.dumps(globals()[sys.argv[1]]()))
+        print(json.dumps(globals()[sys.argv[1]](*sys.argv[2:])))

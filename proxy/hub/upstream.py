@@ -179,7 +179,6 @@ class HubUpstream:
         except OSError as error:
             outcome = HubOutcome("failed", f"no process can be started: {error}")
         finally:
-            fetch.process = None
             fetch.tell(HubOutcome("failed", "the node is stopping"))
         level = logging.INFO if outcome.state == "done" else logging.WARNING
         log.log(level, "%s: %s: %s", fetch.shown, outcome.state, outcome.message)
@@ -214,22 +213,26 @@ class HubUpstream:
         settings = self._settings
         environ = _environment(os.environ, settings)
         command = StoreProcess(_COMMAND, settings.place, LINE_BYTES_MAX, environ)
-        last = HubOutcome("failed", "the process that fetches has ended without an outcome")
         async with command as process:
             await process.tell(FetchOrder(fetch.order, settings.size_bytes_max))
             fetch.process = process
             for path in fetch.waited_for:
                 process.tell_soon(path)
-            async for line in process.lines():
-                last = from_json(line, HubOutcome)
-                if last.state != "running":
-                    continue
-                if (twin := self._twin(fetch, last.sha)) is not None:
-                    return twin
-                fetch.tell(last)
-                log.info("%s: %s", fetch.shown, last.message)
-            await process.end()
-        return last if last.state != "running" else HubOutcome("failed", "the process was killed")
+            try:
+                return await self._end_of(fetch, process)
+            finally:
+                fetch.process = None
+
+    async def _end_of(self, fetch: _Fetch, process: StoreProcess) -> HubOutcome | _Fetch:
+        async for line in process.lines():
+            told = from_json(line, HubOutcome)
+            if told.state != "running":
+                return told  # the process may wait for requests that hang
+            if (twin := self._twin(fetch, told.sha)) is not None:
+                return twin
+            fetch.tell(told)
+            log.info("%s: %s", fetch.shown, told.message)
+        return HubOutcome("failed", "the process that fetches ended without an outcome")
 
     def _twin(self, fetch: _Fetch, sha: str) -> _Fetch | None:
         """Returns another fetch of the same commit."""

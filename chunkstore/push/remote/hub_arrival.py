@@ -154,7 +154,7 @@ class Arrival:
                 self._commit()
             raise
         finally:
-            threads.shutdown(cancel_futures=True)
+            threads.shutdown(wait=False, cancel_futures=True)  # after an error some may hang
         return self._commit()
 
     def _read_all(self, threads: ThreadPoolExecutor) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +22,7 @@ from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.protocol.hub_fetch import HubOrder, HubOutcome, HubRequest
 from lodefs.chunkstore.protocol.store_place import StorePlace
 from lodefs.chunkstore.repo.store import create_store
+from lodefs.proxy.hub import upstream as upstream_module
 from lodefs.proxy.hub.upstream import HubUpstream, UpstreamSettings
 from tests.support.chunkstore.hub_server import HubServer, etag_of, serve_hub
 from tests.support.proxy.hub_site import hub_site
@@ -210,6 +212,69 @@ def test_an_owner_that_is_away(tmp_path: Path, hub: HubServer) -> None:
     listed, ended, again = asyncio.run(ask())
     assert listed.sha == ended.sha == hub.repository("org/name").branches["main"]
     assert ended.state == "done" and again == ended
+
+
+SHA = "0123456789" * 4
+# Fetches one commit under all names; that of "main" ends when somebody waits for a file
+SCRIPT = f"""
+import json, sys
+place, order = (json.loads(sys.stdin.readline()) for _ in range(2))
+rev = order["wanted"]["rev"]
+with open(place["index_dir"], "a") as runs: runs.write(rev + " ")
+print(json.dumps({{"state": "running", "sha": "{SHA}"}}), flush=True)
+path = json.loads(sys.stdin.readline())
+print(json.dumps({{"state": "done", "sha": "{SHA}", "message": path}}), flush=True)
+"""
+
+
+def test_two_names_of_one_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit is fetched once, whatever it is called, and the one process that fetches it hears of
+    files that somebody waits for under any of its names."""
+    monkeypatch.setattr(upstream_module, "_COMMAND", [sys.executable, "-ISc", SCRIPT])
+    other = HubRequest(msgspec.structs.replace(ORDER, rev="v1"))
+    settings = settings_of(tmp_path, "http://127.0.0.1:9")
+    runs = Path(settings.place.index_dir)
+
+    async def ask() -> list[HubOutcome]:
+        upstream = HubUpstream(settings)
+        found = [await upstream.reach(REQUEST)]
+        second = asyncio.create_task(upstream.reach(other))
+        await until(lambda: runs.read_text() == "main v1 ")
+        found.append(upstream.begin(msgspec.structs.replace(by_id(SHA), path="x")))
+        await until(lambda: upstream.begin(REQUEST).state == "done")
+        found.append(upstream.begin(REQUEST))
+        await until(lambda: runs.read_text() == "main v1 v1 ")
+        found.append(await second)
+        await upstream.close()
+        return found
+
+    listed, again, done, of_other = asyncio.run(ask())
+    assert (listed.state, again.state, done.state) == ("running", "running", "done")
+    assert done.message == "x"
+    assert {one.sha for one in (listed, again, done, of_other)} == {SHA}
+
+
+def test_failures_in_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that ends without an outcome is started again for those who ask, after 2 s, then
+    4 s."""
+    monkeypatch.setattr(upstream_module, "_COMMAND", ["true"])
+    now_s = [0.0]
+
+    async def ask() -> list[int]:
+        upstream = HubUpstream(
+            settings_of(tmp_path, "http://127.0.0.1:9"), clock_s=lambda: now_s[0]
+        )
+        lasting = []
+        for _ in range(3):
+            assert (await upstream.reach(REQUEST)).state == "failed"
+            begun_s = now_s[0]
+            while upstream.begin(REQUEST).state == "failed":
+                now_s[0] += 1
+            lasting.append(int(now_s[0] - begun_s))
+        await upstream.close()
+        return lasting
+
+    assert asyncio.run(ask()) == [2, 4, 8]
 
 
 @pytest.mark.slow
