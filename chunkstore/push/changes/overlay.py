@@ -57,6 +57,10 @@ class ChangedDirectory:
         self.base = base
         self.children = children
 
+    def read_children(self) -> dict[bytes, TreeEntry | ChangedDirectory]:
+        """Returns the children, to be stored; directories that do not hold them read them now."""
+        return self.children
+
 
 Item = TreeEntry | ChangedDirectory
 
@@ -463,8 +467,7 @@ class OverlayWriter:
 
 
 def _frame(name: bytes, node: ChangedDirectory) -> _ChangedFrame:
-    below = {
-        name: item for name, item in node.children.items() if isinstance(item, ChangedDirectory)
-    }
-    entries = [item for item in node.children.values() if isinstance(item, TreeEntry)]
+    children = node.read_children()
+    below = {name: item for name, item in children.items() if isinstance(item, ChangedDirectory)}
+    entries = [item for item in children.values() if isinstance(item, TreeEntry)]
     return _ChangedFrame(name, node, iter(below.items()), entries)

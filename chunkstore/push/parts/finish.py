@@ -1,14 +1,14 @@
 """Ends a planned push: joins the directories of all parts to one tree, and commits it.
 
 A part has a run of the source's sorted files, so two parts share only the directories above the
-place where one ends and the next begins. Only these are read and written again: the work and the
-memory follow the number of parts, not that of files.
+place where one ends and the next begins. Only these are read and written again, one after the
+other: the work follows the number of parts, not that of files, and few trees are in memory.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from itertools import chain, islice
 from typing import NamedTuple
@@ -45,6 +45,7 @@ from lodefs.chunkstore.system.parallel_map import map_ahead
 from lodefs.chunkstore.system.progress import Progress
 
 REQUESTS_MAX = 16  # concurrent requests
+TREES_AHEAD = 16  # in memory, each with up to 50,000 files
 
 
 def finish_plan(
@@ -102,41 +103,64 @@ def joined(
     executor: Executor,
 ) -> Item:
     """Returns the directory that has what the roots have together. ``split`` are the files of which
-    several roots have a piece. Raises: SourceChanged if two of them have another file; Corrupt for
-    pieces that do not meet; what read_tree raises."""
+    several roots have a piece. Only what is being stored of it is in memory. Raises: what
+    ``SharedDirectory.read_children`` raises."""
     if len(roots) == 1:
         return roots[0]
-    root = ChangedDirectory(None, {})
-    level = [_Shared(b"", root, roots)]
-    while level:  # all trees of a level are read side by side: there may be two for each part
-        trees = map_ahead(executor, packs.read_tree, (part for one in level for part in one.parts))
-        below: list[_Shared] = []
-        for path, node, parts in level:
-            by_name: dict[bytes, list[TreeEntry]] = {}
-            for entry in chain.from_iterable(islice(trees, len(parts))):
-                by_name.setdefault(entry.name, []).append(entry)
-            for name, found in by_name.items():
-                child = path + b"/" + name if path else name
-                if (file := split.get(child)) is not None:
-                    if not file.is_left_out:
-                        node.children[name] = file.entry(found, packs.index)
-                elif len(found) == 1:
-                    node.children[name] = found[0]
-                elif all(map(is_directory, found)):
-                    node.children[name] = shared = ChangedDirectory(None, {})
-                    below.append(_Shared(child, shared, found))
-                else:
-                    raise SourceChanged(f"{show_path(child)} is in two parts: make another plan")
-        level = below
-    return root
+    trees = map_ahead(executor, packs.read_tree, roots, TREES_AHEAD)
+    return SharedDirectory(_Joining(packs, split, executor), b"", len(roots), trees)
 
 
-class _Shared(NamedTuple):
+class _Joining(NamedTuple):
+    """What all directories of one finish share."""
+
+    packs: PackReader
+    split: Mapping[bytes, SplitFile]
+    executor: Executor
+
+
+class SharedDirectory(ChangedDirectory):
     """A directory of which several parts have some."""
 
-    path: bytes
-    node: ChangedDirectory
-    parts: Sequence[TreeEntry]
+    __slots__ = ("_joining", "_parts", "_path", "_trees")
+
+    def __init__(
+        self, joining: _Joining, path: bytes, parts: int, trees: Iterator[list[TreeEntry]]
+    ) -> None:
+        """``trees`` are those of ``parts`` parts, and then of the directories after this one, which
+        are read ahead: there may be two for each part."""
+        super().__init__(None, {})
+        self._joining = joining
+        self._path = path
+        self._parts = parts
+        self._trees = trees
+
+    def read_children(self) -> dict[bytes, TreeEntry | ChangedDirectory]:
+        """Returns what all parts have. Call it once, and in the order of the directories. Raises:
+        SourceChanged if two parts have the same file; Corrupt for pieces of a file that do not
+        meet; what read_tree raises."""
+        packs, split, executor = self._joining
+        by_name: dict[bytes, list[TreeEntry]] = {}
+        for entry in chain.from_iterable(islice(self._trees, self._parts)):
+            by_name.setdefault(entry.name, []).append(entry)
+        children: dict[bytes, TreeEntry | ChangedDirectory] = {}
+        shared: list[tuple[bytes, bytes, list[TreeEntry]]] = []
+        for name, found in by_name.items():
+            path = self._path + b"/" + name if self._path else name
+            if (file := split.get(path)) is not None:
+                if not file.is_left_out:
+                    children[name] = file.entry(found, packs.index)
+            elif len(found) == 1:
+                children[name] = found[0]
+            elif all(map(is_directory, found)):
+                shared.append((name, path, found))
+            else:
+                raise SourceChanged(f"{show_path(path)} is in two parts: make another plan")
+        parts = [part for _, _, found in shared for part in found]
+        trees = map_ahead(executor, packs.read_tree, parts, TREES_AHEAD)
+        for name, path, found in shared:
+            children[name] = SharedDirectory(self._joining, path, len(found), trees)
+        return children
 
 
 class _Finish:
