@@ -62,7 +62,7 @@ def verify(
     place: one that is changed, gone or archived is a problem of each file that needs it.
 
     Many machines share the work with --executor, or each runs --part K/N: it checks all trees, and
-    the files of which the first pack is in its share.
+    those files whose first pack is in its share.
 
     With --cache, check every chunk in this node's cache, even while its proxy runs. It lists all
     problems, and exits with 1 if there are any.
