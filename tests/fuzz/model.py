@@ -426,6 +426,9 @@ class Model:
                     head = before[store].heads.get(RefName(repo, "branches", branch))
                     known = before[store].commits.get((repo, head)) if head else None
                     is_excused = known is not None and _is_lost(known, path)
+                case say.PlanFinish():
+                    # What a part relied on may be lost before the plan is finished, days later
+                    is_excused = ledger.was_damaged
                 case say.CopyPath():
                     is_excused = any(one.is_damaged for one in before[store].commits.values())
                 case say.Undelete() | say.Point() | say.Repair() | say.Fork() | say.Rename():
