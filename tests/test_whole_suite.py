@@ -69,6 +69,16 @@ def test_what_cannot_be_run_fails(suite: Path, body: str) -> None:
     assert not _run(suite, body)
 
 
+def test_tests_with_one_id_are_an_error(suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """xdist would run one of them and be silent about the others."""
+    monkeypatch.setenv("PYTEST_PLUGINS", "xdist.plugin,tests.workers")
+    body = "def pytest_itemcollected(item):\n    item._id = item.parent.id.child('test_a')\n"
+    (suite / "conftest.py").write_text(body)
+    assert not _run(suite, "def test_a():\n    pass\ndef test_b():\n    pass\n")
+    (suite / "conftest.py").unlink()
+    assert _run(suite, "def test_a():\n    pass\ndef test_b():\n    pass\n")
+
+
 def test_many_failures_are_not_repeated(suite: Path) -> None:
     """If more tests fail than can be flaky, the suite fails without repeating them."""
     count = whole_suite.REPEATED_MAX + 1

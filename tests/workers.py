@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -39,6 +41,11 @@ def group(nodeid: str) -> str:
     return next((each[0] for each in TOGETHER if path.startswith(each)), path)
 
 
+def repeated(nodeids: Iterable[str]) -> list[str]:
+    """The ids that several tests have."""
+    return [nodeid for nodeid, times in Counter(nodeids).items() if times > 1]
+
+
 class GroupScheduling(LoadScopeScheduling):
     """Gives each process a group at a time, in the order of collection."""
 
@@ -64,7 +71,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> GroupSchedul
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Slow groups first, if there are several processes."""
+    """Slow groups first, if there are several processes. UsageError if tests have one id."""
+    if again := repeated(item.nodeid for item in items):
+        raise pytest.UsageError(f"xdist would run one test of each of these ids: {again}")
     if not hasattr(config, "workerinput"):
         return
     ranks = {each[0]: rank for rank, each in enumerate(TOGETHER)}
