@@ -43,6 +43,9 @@ class Settings:
     slow_share: float = 0.0  # of the nodes: these have a tenth of the speed
     stuck_share: float = 0.0  # of the nodes: these take requests and never answer
     known_max: int = 0  # packs of which a node remembers who sent a part
+    # What nodes do not do yet: owners read S3 so many units ahead of the first reader, some at once
+    ahead_units: int = 0
+    ahead_at_once: int = 8
     members_follow_s: float = 30.0  # the list of members follows the truth after this
 
     @property
@@ -87,6 +90,7 @@ class Cluster:
         self.unfilled = settings.nodes  # nodes that live and have not all yet
         self._came_units = 0
         self.depth_max = 0
+        self.front = 0  # the unit after the last that a reader has asked for
         self._turning_points: dict[int, Call] = {}
 
     def _order(self) -> Iterator[int]:
@@ -106,6 +110,13 @@ class Cluster:
         if owners is None:
             owners = self._owners[pack] = rank(self.members, self.packs[pack])
         return owners
+
+    def reads(self, unit: int) -> None:
+        """A reader asks for a unit. Owners learn of it at once: an announcement takes no time."""
+        if self.settings.ahead_units and unit >= self.front:
+            self.front = unit + 1
+            for node in self.nodes:
+                node.fetch_ahead()
 
     def follow(self) -> None:
         """The list of members becomes what is true now."""

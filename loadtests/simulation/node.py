@@ -42,6 +42,8 @@ class Node:
         self.began_s = self.filled_s = -1.0
         self.streams: dict[Stream, None] = {}  # being sent
         self._order = order
+        self._next_ahead = 0  # the first unit that it has not looked at yet
+        self._ahead: set[int] = set()  # of its own units, on their way before anybody asks
         self._wanted: set[int] = set()  # by its reader, now
         self._answers_s = 0.0  # when the asks before this one have been answered
         self._forget()
@@ -81,11 +83,26 @@ class Node:
             unit = next(self._order, None)
             if unit is None:
                 return
+            self.cluster.reads(unit)
             if not self.have[unit]:
                 self._wanted.add(unit)
                 if unit not in self.fetches:
                     self.fetches[unit] = Fetch(self, unit)
                     self.fetches[unit].plan_and_step()
+
+    def fetch_ahead(self) -> None:
+        """Reads what it owns from S3, as far ahead of the readers as settings say."""
+        settings = self.cluster.settings
+        end = min(self.cluster.front + settings.ahead_units, settings.units)
+        while self._next_ahead < end and len(self._ahead) < settings.ahead_at_once:
+            unit = self._next_ahead
+            self._next_ahead += 1
+            if self.cluster.owners(unit)[0] != self.peer or self.have[unit]:
+                continue
+            if unit not in self.fetches:
+                self._ahead.add(unit)
+                fetch = self.fetches[unit] = Fetch(self, unit)
+                fetch.turn_to_store()
 
     def came(self, fetch: Fetch) -> None:
         """A unit is there, for all who wanted it."""
@@ -95,6 +112,9 @@ class Node:
         if not self.missing_units:
             self.filled_s = self.cluster.clock.now_s
         self.cluster.came(self)
+        if fetch.unit in self._ahead:
+            self._ahead.remove(fetch.unit)
+            self.fetch_ahead()
         if fetch.unit in self._wanted:
             self._wanted.remove(fetch.unit)
             self.read_on()

@@ -10,6 +10,7 @@ from loadtests.simulation.cluster import Cluster, Settings
 RESTART_S = 5.0  # until a restarted node is back
 FOUND_S = 3.0  # until the others know it
 LOST_SHARE = 0.1
+AHEAD_UNITS = 256  # 2 GiB
 SLOW_SHARE = 0.1
 STUCK_SHARE = 0.1
 AT_ONCE = 100  # of so many nodes, one is restarted at a time
@@ -53,6 +54,18 @@ SCENARIOS: dict[str, tuple[str, Callable[[Settings], Settings], Callable[[Cluste
     "herd": (
         "all nodes read everything at once, in the same order",
         lambda settings: replace(settings, shuffled=False),
+        nothing,
+    ),
+    "herd-ahead": (
+        "as herd, if owners read what comes next from S3 (nodes do not do that yet)",
+        lambda settings: replace(settings, shuffled=False, ahead_units=AHEAD_UNITS),
+        nothing,
+    ),
+    "herd-through": (
+        "as herd-ahead, if bytes are also passed on as they come",
+        lambda settings: replace(
+            settings, shuffled=False, ahead_units=AHEAD_UNITS, cut_through=True
+        ),
         nothing,
     ),
     "failure": (
