@@ -10,7 +10,7 @@ from typing import Self, Unpack
 
 import msgspec
 
-from lodefs.chunkstore.errors import InvalidInput, UnderWay
+from lodefs.chunkstore.errors import InvalidInput, NotFound, UnderWay
 from lodefs.chunkstore.format import git
 from lodefs.chunkstore.format.names import Spec, parse_revision
 from lodefs.chunkstore.protocol.connection import parse_address
@@ -149,6 +149,9 @@ def _wait_for_import(options: MountOptions, tell: Callable[[str], object]) -> No
                 if time.monotonic() > ends_s:
                     raise
                 tell(str(error))
+            except NotFound as error:
+                error.add_note("git_allowed in the proxy's settings says what it imports from Git")
+                raise
             else:
                 return
 

@@ -98,7 +98,7 @@ class GitProcesses:
         named = None if steps else git.name_in(name)
         url = url_of_repo(repo, settings.allowed)
         if url is None or named is None:
-            raise NotFound(f"{repo}@{rev} is no commit of Git that this node imports")
+            raise NotFound(f"{repo}@{rev} is nothing that this node imports from Git")
         index_dir = str(settings.directory / "push-index")
         own = (repo, repo.removesuffix(".git"))  # the LFS server has the name without its end
         return GitOrder(

@@ -7,6 +7,7 @@ Sources: git-config(1), git(1) and gitprotocol-v2(5).
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ _LIMITED = (
     'exec timeout -k 5 "$limit_s" git "$@"'
 )
 _TIMED_OUT = 124
+_NO_REPOSITORY = re.compile(r"repository '[^']*' not found|Repository not found")
 _TOLD_CHARS_MAX = 600
 _NO_PASSWORD = ("could not read Username", "could not read Password", "Authentication failed")
 
@@ -113,6 +115,8 @@ class GitProcess:
                 "the repository belongs to another user, and git does not read it: run the import "
                 "as that user, or from a clone"
             )
+        if "not appear to be a git repository" in said or _NO_REPOSITORY.search(said):
+            return NotFound("there is no such Git repository, or its server does not show it")
         if "fsck" in said:
             return InvalidInput(f"the repository is malformed: {_told(said)}")
         return Unavailable(f"git {word} failed: {_told(said) or f'exit code {code}'}")

@@ -133,6 +133,7 @@ class _Import:
         self._commit = commit
         self._what = f"{source.url}@{commit.id[:12]}"
         self.fetched_bytes = 0
+        self._attempts = 0
         self.metadata = {git.SOURCE: source.url, git.COMMIT: commit.id}
         if source.open_submodule is not None:
             self.metadata[git.SUBMODULES] = "yes"
@@ -143,7 +144,9 @@ class _Import:
         self.fetched_bytes = 0
         base = base_of(session, None, head_of(session))
         listing = Lister(self._source.open_submodule).listed(self._repository, self._commit.id)
-        kept = self._kept(listing, base.totals)
+        self._attempts += 1
+        # An attempt is repeated if the store lacks what it relied on: then Git has it
+        kept = self._kept(listing, base.totals) if self._attempts == 1 else {}
         staging = Staging(session, base, root=ChangedDirectory(None, {}))
         with staging.in_use():
             for path, entry in kept.items():

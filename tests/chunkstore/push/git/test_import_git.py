@@ -23,8 +23,9 @@ from lodefs.chunkstore.errors import (
     TooLarge,
 )
 from lodefs.chunkstore.format import git as git_format
-from lodefs.chunkstore.format import lfs
+from lodefs.chunkstore.format import keys, lfs
 from lodefs.chunkstore.format.git_url import GitUrl
+from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.push.changes.change import Put as PutChange
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
@@ -328,6 +329,19 @@ def test_a_damaged_copy_on_this_machine(world: World, tmp_path: Path, at: int) -
     world.assert_sound()
 
 
+def test_lost_packs(world: World, tmp_path: Path) -> None:
+    """If the store has lost a file that did not change since the last import, it is read again."""
+    noise = Random(5).randbytes(50_000)
+    first, second = make_repository(tmp_path / "r.git", [{"a": noise}, {"b": b"2"}])
+    one = world.run(tmp_path / "r.git", first)
+    root = world.store.commit("r", CommitId(bytes.fromhex(one.commit))).root
+    [entry] = world.store.packs.read_tree(root)
+    world.objects.delete(keys.pack(entry.segments[0].pack))
+    two = world.run(tmp_path / "r.git", second)
+    assert two.lost_packs and two.kept_files == 0
+    assert world.contents(two.commit) == {"a": noise, "b": b"2"}
+
+
 def test_a_repository_of_another_user(world: World, tmp_path: Path) -> None:
     """A local repository of another user, whose settings could be a trap, is refused in words that
     help."""
@@ -413,6 +427,9 @@ def test_a_server(world: World, tmp_path: Path) -> None:
         assert three.unchanged and three.kept_files == 3
         with pytest.raises(NotFound, match="no such commit"):
             world.run(url, "f" * 40)
+        for nowhere in (server.url("org/none.git"), tmp_path / "org"):
+            with pytest.raises(NotFound, match="no such Git repository"):
+                world.run(nowhere)
 
 
 def test_servers_that_ask_or_lead_elsewhere(world: World, tmp_path: Path) -> None:
