@@ -146,6 +146,7 @@ class _Row:
         try:
             for number in [*self.todo]:
                 if not self._read(session, packs, number):
+                    session.uploader.stop()  # and remember what is in the store
                     break
                 if len(self._waiting) > 1:
                     self._end(session)

@@ -13,6 +13,7 @@ import pytest
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
 from lodefs.chunkstore.push.parts.part_row import Outcome, do_parts
+from lodefs.chunkstore.push.parts.part_scan import PartLimits
 from lodefs.chunkstore.push.session import PushSession
 from lodefs.chunkstore.push.workers.pool import InlineWorkers
 from tests.chunkstore.push.parts.test_parts import Site
@@ -98,6 +99,18 @@ def test_a_part_that_fails_stops_no_other(site: Site, workers: int) -> None:
     failed = _failed(_row(site, plan.parts, workers))
     assert sorted(site.status().failed) == failed and len(failed) == 2
     assert len(site.status().done) == plan.parts - 2
+
+
+def test_a_part_that_fails_late_does_not_send_its_data_again(site: Site) -> None:
+    """What it has stored is remembered, though it has no result."""
+    data = Random(1).randbytes(9 << 20)  # more than the first pack takes
+    write_files(site.source, {"2/large": data, "9/late": b"small"})
+    plan = site.plan(limits=PartLimits(files=99))
+    (site.source / "9" / "late").write_bytes(b"later")
+    assert _failed(_row(site, plan.parts)) == [0]
+    assert site.objects.count("put", "packs/") == 1
+    assert _failed(_row(site, plan.parts)) == [0]
+    assert site.objects.count("put", "packs/") == 1
 
 
 def test_an_end_that_fails_is_told_of_its_own_part(site: Site) -> None:
