@@ -33,13 +33,18 @@ class Tag(NamedTuple):
     size_bytes: int
 
 
-def encode_tag(etag: str, size_bytes: int) -> bytes:
-    """Returns the target of a file's symlink. Raises: InvalidInput for what the hub's tags and
-    sizes never are."""
-    encoded = f"{etag} {size_bytes}".encode()
-    if decode_tag(encoded) is None:
-        raise InvalidInput(f"{etag[:80]!r} and {size_bytes!r} are not the tag and size of a file")
-    return encoded
+def checked_tag(etag: object, size_bytes: object) -> Tag:
+    """Returns a tag. Raises: InvalidInput for what the hub's tags and sizes never are."""
+    text = f"{etag} {size_bytes}"
+    found = decode_tag(text.encode())
+    if found is None:
+        raise InvalidInput(f"{text[:100]!r} is not the tag and the size of a file")
+    return found
+
+
+def encode_tag(tag: Tag) -> bytes:
+    """Returns the target of a file's symlink."""
+    return f"{tag.etag} {tag.size_bytes}".encode()
 
 
 def decode_tag(target: bytes) -> Tag | None:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 
-from lodefs.chunkstore.errors import Corrupt, InvalidInput, LodefsError, NotFound
+from lodefs.chunkstore.errors import Corrupt, InvalidInput, LodefsError, NotADirectory, NotFound
 from lodefs.chunkstore.format import hub
 from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.format.journal import RefName
@@ -63,7 +63,7 @@ def main() -> None:
             fetch = Fetch(open_store(objects), Path(place.index_dir), order, tell, wanted)
             with _told_regularly(fetch):
                 outcome = fetch.run()
-        except (Corrupt, InvalidInput) as error:
+        except (Corrupt, InvalidInput, NotADirectory) as error:
             outcome = HubOutcome("damaged", str(error))
         except LodefsError as error:
             outcome = HubOutcome("failed", str(error))

@@ -79,7 +79,7 @@ def files_of(of_hub: HubCommit) -> Iterator[HubFile]:
                 raise InvalidInput(f"{what}, the most that lodefs keeps tags of")
             if hasattr(one, "blob_id"):
                 etag = one.lfs.sha256 if one.lfs is not None else one.blob_id
-                yield HubFile(one.path, Tag(etag, one.size))
+                yield HubFile(one.path, hub.checked_tag(etag, one.size))
     except Exception as error:
         raise error_of(error, f"{of_hub.repo_url}@{of_hub.sha}") from error
 
@@ -100,7 +100,7 @@ def store_listing(
         is_first = True
         while (batch := list(islice(left, BATCH_FILES))) or is_first:
             for path, tag in batch:
-                branch.staging.put_link(names_of(path), hub.encode_tag(*tag))
+                branch.staging.put_link(names_of(path), hub.encode_tag(tag))
             commit_id, is_first = branch.commit(), False
     return commit_id
 

@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from lodefs.chunkstore.errors import Corrupt, Unavailable
+from lodefs.chunkstore.errors import Corrupt, InvalidInput, Unavailable
 from lodefs.chunkstore.format import hub
 from lodefs.chunkstore.format.hub import Tag
 from lodefs.chunkstore.format.names import CommitId
@@ -193,8 +193,11 @@ def test_equal_files_of_an_earlier_commit(tmp_path: Path) -> None:
 def test_tags() -> None:
     """Tags keep their form, also those that were stored without a size."""
     sha256 = hashlib.sha256(b"").hexdigest()
-    assert hub.encode_tag(sha256, 0) == f"{sha256} 0".encode()
+    assert hub.encode_tag(Tag(sha256, 0)) == f"{sha256} 0".encode()
     assert hub.decode_tag(f"{sha256} 12".encode()) == Tag(sha256, 12)
     assert hub.decode_tag(b"a" * 40) == Tag("a" * 40, -1)
     for target in (b"../x", b"a" * 40 + b" -1", b"a" * 40 + b" 01", b"a" * 41, b""):
         assert hub.decode_tag(target) is None
+    for etag, size in (("x", 1), (sha256, -1), (sha256, 1 << 70), (sha256, "1x"), (None, 1)):
+        with pytest.raises(InvalidInput):
+            hub.checked_tag(etag, size)

@@ -110,10 +110,25 @@ def test_a_hub_that_lies(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         patched.setattr("tests.support.chunkstore.hub_server.etag_of", lambda _: "0" * 40)
         with pytest.raises(Corrupt):
             world.fetch()
-    world.sha = world.repository.commit({"a/../../x": b"1"})
-    with pytest.raises(InvalidInput):
-        world.fetch()
+    for path in ("a/../../x", "x" * 300):
+        world.repository.commit({path: b"1"})
+        with pytest.raises(InvalidInput):
+            world.fetch()
     assert "main" not in world.branches()
+
+
+@pytest.mark.parametrize("step", ["store_listing", "Arrival", "keep_tags", "point_ref"])
+def test_killed_before_each_step(world: World, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    """The next process goes on, and asks for no file again."""
+    with monkeypatch.context() as patched:
+        patched.setattr(hub_fetch, step, lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            world.fetch()
+    assert world.fetch().state == "done"
+    assert world.branches() == {"main", f"hub-{world.sha}"}
+    assert world.contents("main") == {**FILES, "sub": b""}
+    reads = {path: n for path, n in world.server.reads().items() if path.startswith("GET ")}
+    assert set(reads.values()) == {1}
 
 
 def test_limits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
