@@ -102,6 +102,7 @@ def _read_digest(
     directory, path = part.directories[-1], _path_of(part)
     size_bytes, skipped = directory.sizes[0], list[Skipped]()
     digest = EMPTY_DIGEST
+    session.begin()  # nothing may be stored for hours, and heartbeats keep the plan
     try:
         digest = Digest(read_digest(root, directory, session.progress))
     except LodefsError as error:

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from lodefs.chunkstore.errors import InvalidInput, LodefsError
+from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.push_plan import PartFailure, PartResult, PushPlan
 from lodefs.chunkstore.journal.named_packs import named_packs
@@ -200,9 +200,10 @@ class _Row:
         if plans.result(name, self.todo[0]) is None or commit_of(self.store, self.plan) is None:
             return False
         for number in [*self.todo]:
-            result = plans.result(name, number)
-            assert result is not None  # finish has read it
-            self._told(result)
+            if (result := plans.result(name, number)) is not None:
+                self._told(result)
+            else:  # a gc run removes the documents now
+                self._failed(number, NotFound(f"the plan {name} is finished, and gone"))
         return True
 
     def _known(self, number: int, write: RefWrite) -> PartResult | None:

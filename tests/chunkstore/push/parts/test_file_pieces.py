@@ -12,11 +12,14 @@ import pytest
 from lodefs.chunkstore.errors import Corrupt, SourceChanged
 from lodefs.chunkstore.format.names import Digest, PackId
 from lodefs.chunkstore.format.pack import PackIndex
+from lodefs.chunkstore.format.push_plan import PlannedDirectory
 from lodefs.chunkstore.format.tree import Kind, Segment, TreeEntry
+from lodefs.chunkstore.journal.heartbeat import Heartbeat
 from lodefs.chunkstore.push.parts.file_pieces import SplitFile
 from lodefs.chunkstore.push.parts.part_scan import PartLimits
 from lodefs.chunkstore.push.parts.whole_digest import READ_BYTES
 from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.system.progress import Progress
 from tests.chunkstore.push.parts.test_parts import REPO, Site
 from tests.support.chunkstore.directories import in_commit, in_directory, write_files
 
@@ -98,6 +101,24 @@ def test_the_digest_is_read_in_several_batches(site: Site, monkeypatch: pytest.M
     write_files(site.source, {"large": NOISE})
     site.do(*range(site.plan(limits=PIECES).parts))
     site.assert_pushed(site.finish())
+
+
+def test_heartbeats_keep_a_plan_whose_file_is_read(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The part with the digest stores nothing for hours."""
+    started: list[Heartbeat] = []
+    monkeypatch.setattr(Heartbeat, "start", lambda one: started.append(one))
+
+    def read(_root: bytes, _file: PlannedDirectory, _progress: Progress) -> bytes:
+        assert started
+        return DIGEST
+
+    monkeypatch.setattr("lodefs.chunkstore.push.parts.part.read_digest", read)
+    write_files(site.source, {"large": NOISE})
+    site.plan(limits=PIECES)
+    started.clear()
+    site.do(0)
 
 
 def _index(_: PackId) -> PackIndex:

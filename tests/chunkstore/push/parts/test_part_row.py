@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
+from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.push.parts.part_row import Outcome, do_parts
 from lodefs.chunkstore.push.parts.part_scan import PartLimits
 from lodefs.chunkstore.push.session import PushSession
@@ -128,6 +129,16 @@ def test_a_store_that_does_not_answer_ends_all_parts(site: Site) -> None:
     plan = site.plan()
     site.objects.add(fail(Unavailable("no answer")), "put", "packs/")
     assert _failed(_row(site, plan.parts)) == [*range(plan.parts)]
+
+
+def test_a_finished_plan_whose_results_go_is_told(site: Site) -> None:
+    """A gc run removes them one after the other."""
+    plan = site.plan()
+    _row(site, plan.parts)
+    site.finish()
+    site.objects.delete(keys.plan_part("p", "results", 2))
+    found = _row(site, plan.parts)
+    assert _failed(found) == [2] and "finished, and gone" in str(found[2])
 
 
 def test_numbers_are_checked_before_anything_is_read(site: Site) -> None:
