@@ -70,11 +70,12 @@ class HedgedRequest(Generic[T]):
         self._running: dict[int, _Running] = {}
         self._poll = select.poll()
         self._asked = False
+        self._stalled_s = 0.0
 
     def run(self) -> tuple[T, Peer] | None:
         """Returns the answer and its peer; None if the store must be asked. Slower peers are
         dropped."""
-        clock_s = self._context.clock_s
+        clock_s = self._clock_s
         try:
             while True:
                 action = self._plan.next(clock_s())
@@ -88,7 +89,7 @@ class HedgedRequest(Generic[T]):
                 if isinstance(action, GiveUp):
                     self._give_up(action)
                     continue
-                for running in self._ready(self._until_s(action.until_s) - clock_s()):
+                for running in self._ready(self._until_s(action.until_s)):
                     found = self._advance(running)
                     if found is not None:
                         return found, running.peer
@@ -105,7 +106,7 @@ class HedgedRequest(Generic[T]):
         self._begin(action, fresh=False)
 
     def _begin(self, action: AskPeer, *, fresh: bool) -> None:
-        peer, now_s = action.peer, self._context.clock_s()
+        peer, now_s = action.peer, self._clock_s()
         limit = max(self._request.size_bytes_max, ANSWER_SIZE_BYTES_MIN)
         encoded = partial(self._encoded, action)
         span = _span_of(peer, self._request.target)
@@ -127,8 +128,14 @@ class HedgedRequest(Generic[T]):
         headers = [("Host", address), *signed, *outgoing_headers().items()]
         return encode_request("GET", target, headers)
 
-    def _ready(self, wait_s: float) -> list[_Running]:
+    def _clock_s(self) -> float:
+        """Returns the time without that in which this thread waited for a processor: peers are not
+        to blame for it."""
+        return self._context.clock_s() - self._stalled_s
+
+    def _ready(self, until_s: float) -> list[_Running]:
         """Returns the attempts that can proceed; none after the given time."""
+        wait_s = until_s - self._clock_s()
         if not self._running:
             time.sleep(max(wait_s, 0))
             return []
@@ -136,6 +143,8 @@ class HedgedRequest(Generic[T]):
         if at_once:
             return at_once
         found = self._poll.poll(max(wait_s, 0) * 1000)
+        if not found:
+            self._stalled_s += max(self._clock_s() - until_s, 0.0)
         return [self._running[fd] for fd, _ in found if fd in self._running]
 
     def _until_s(self, until_s: float) -> float:
@@ -152,7 +161,7 @@ class HedgedRequest(Generic[T]):
 
     def _advance(self, running: _Running) -> T | None:
         """Advances one attempt. Returns the result if it is complete."""
-        attempt, clock_s = running.attempt, self._context.clock_s
+        attempt, clock_s = running.attempt, self._clock_s
         fd = attempt.fileno()
         try:
             if attempt.answer is None:
@@ -188,7 +197,7 @@ class HedgedRequest(Generic[T]):
             running.span.end()
 
     def _answered(self, running: _Running, answer: PeerAnswer) -> T | None:
-        context, address, now_s = self._context, running.peer.address, self._context.clock_s()
+        context, address, now_s = self._context, running.peer.address, self._clock_s()
         busy = _busy(answer)
         if busy is not None:
             members = {peer.address: peer for peer in context.members()}
@@ -222,7 +231,7 @@ class HedgedRequest(Generic[T]):
     def _failed(self, peer: Peer, fault: Fault, error: LodefsError, span: Span = NO_SPAN) -> None:
         span.fail(error)
         span.end()
-        context, address, now_s = self._context, peer.address, self._context.clock_s()
+        context, address, now_s = self._context, peer.address, self._clock_s()
         why = str(error).removeprefix(f"peer {address}: ")
         log.debug("peer %s, asked for %s: %s", address, self._request.target, why)
         if fault is Fault.WRONG:
@@ -241,7 +250,7 @@ class HedgedRequest(Generic[T]):
         address = action.address
         for fd, running in list(self._running.items()):
             if running.peer.address == address:
-                now_s, attempt = self._context.clock_s(), running.attempt
+                now_s, attempt = self._clock_s(), running.attempt
                 why = f"{attempt.got_bytes} bytes came in {now_s - running.begin_s:.2f} s"
                 log.debug("peer %s is too slow for %s: %s", address, self._request.target, why)
                 running.span.fail(Unavailable(why))

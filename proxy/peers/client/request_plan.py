@@ -11,6 +11,9 @@ The rules, in the order in which they are checked:
   budget of hedges allows it; one that may make the next owner read from S3 costs both budgets.
 - No byte of the body arrives, or fewer than the minimum rate: the attempt is given up, and counts
   as failed. Bytes of the answer's head do not count.
+- Time in which the asking thread waited for a processor does not count. If most peers are slow to
+  answer at present, each gets more time, and so does one that is seen to do other things
+  meanwhile: nodes that are busy together are not taken for ones that fail.
 - Another peer gives the answer, and the attempt had enough time to begin and did not: PeerHealth
   records it.
 - A peer answers late that it does not have it: PeerHealth records that, too.
@@ -44,6 +47,8 @@ HEDGE_FACTOR, HEDGE_S_MIN = 2.0, 0.25  # ask a second peer
 SILENCE_S, SILENCE_FACTOR = 0.65, 3.0  # no byte, or too few: give up
 # Limits of a peer's usual times, so that a slow one gets no more patience
 LATENCY_S_MAX, SENDING_S_MAX = 0.25, 1.0
+PRESENT_S_MAX = 2.0  # limit for the latency that all peers show at present
+ALIVE_S = 3.0  # before a peer that does other things meanwhile is given up
 BEGAN_S_MIN = 0.5  # from the first byte to the check whether more arrived
 LEAST_BYTES_PER_S = 256 * 1024  # a slower peer is given up at the check
 LATE_S = 0.2  # an end without data after this time is late; a few in a row count as failure
@@ -92,6 +97,7 @@ class PeerAttempt:
     asked_s: float
     usual_s: float
     hedge_s: float
+    present_s: float  # the latency that peers showed when the times were chosen
     silence_s: float  # how long it may send nothing
     look_s: float = 0.0  # when to check whether it has begun and makes progress
     looked_s: float = 0.0  # the last check, and the bytes until then
@@ -160,7 +166,7 @@ class RequestPlan:
             self._outrun(now_s)
             return self._turn_to_store()
         for address, attempt in self._attempts.items():
-            if self._hopeless(attempt, now_s):
+            if self._hopeless(address, attempt, now_s):
                 self.failed(address, now_s)
                 return GiveUp(address, not (attempt.cached and attempt.received_bytes))
         if self._late >= LATE_MAX and not any(a.received_bytes for a in self._attempts.values()):
@@ -180,6 +186,7 @@ class RequestPlan:
         """The first bytes of the body have arrived."""
         attempt = self._attempts.get(address)
         if attempt is not None and not attempt.received_bytes:
+            self._note_silence(address, attempt, now_s)
             attempt.received_bytes = 1
             attempt.looked_s = now_s
             attempt.look_s = max(attempt.look_s, now_s + BEGAN_S_MIN)
@@ -199,6 +206,11 @@ class RequestPlan:
             is_late = now_s >= attempt.asked_s + _hedge_after_s(attempt.usual_s)
             if other != address and is_late and not attempt.received_bytes:
                 self._health.was_outrun(other, attempt.asked_s, now_s)
+
+    def _note_silence(self, address: str, attempt: PeerAttempt, now_s: float) -> None:
+        """Tells PeerHealth how long the peer has sent nothing, beyond the time of S3."""
+        store_s = 0.0 if attempt.cached else self._store_s
+        self._health.silent(address, now_s - attempt.asked_s - store_s, now_s)
 
     def _outrun(self, now_s: float) -> None:
         """The deadline passed: peers that made too little progress are recorded, too."""
@@ -250,6 +262,7 @@ class RequestPlan:
             return None
         if attempt.is_hedge:
             self._budget.hedge_refused(self._size_bytes)
+        self._note_silence(address, attempt, now_s)
         self._report(address, attempt, now_s)
         return attempt
 
@@ -257,7 +270,7 @@ class RequestPlan:
         """Reports an answer without data to PeerHealth. Such an answer may take S3's latency at
         most."""
         store_s = 0.0 if attempt.cached else self._health.store_expected_s(0)
-        took_s = now_s - attempt.asked_s
+        took_s = now_s - attempt.asked_s - self._present_s(now_s)
         if took_s - store_s >= LATE_S_MAX:
             why = f"an answer without data took {took_s:.2f} s"
             self._health.failed(address, now_s, Fault.LATE, why)
@@ -329,12 +342,14 @@ class RequestPlan:
 
     def _ask(self, peer: Peer, now_s: float, *, cached: bool) -> Action:
         usual_s = self._usual_s(peer.address, cached=cached)
+        present_s = self._present_s(now_s)
         attempt = PeerAttempt(
             cached,
             now_s,
             usual_s,
             hedge_s=now_s + _hedge_after_s(usual_s),
-            silence_s=self._patient_s(peer.address, cached=cached),
+            present_s=present_s,
+            silence_s=self._patient_s(peer.address, present_s, cached=cached),
             is_hedge=bool(self._attempts),
         )
         attempt.look_s = now_s + self._silence_s(attempt)
@@ -371,10 +386,21 @@ class RequestPlan:
         peer_s = self._health.expected_s(address, self._size_bytes)
         return peer_s if cached else peer_s + self._store_s
 
-    def _hopeless(self, attempt: PeerAttempt, now_s: float) -> bool:
+    def _hopeless(self, address: str, attempt: PeerAttempt, now_s: float) -> bool:
         """Whether a check of the attempt is due, and it will not end in time."""
         if now_s < attempt.look_s:
             return False
+        if not attempt.received_bytes:
+            # Others that have answered meanwhile may show that all are busy
+            grown_s = self._present_s(now_s) - attempt.present_s
+            if grown_s > 0:
+                attempt.present_s += grown_s
+                attempt.look_s = now_s + SILENCE_FACTOR * grown_s
+                return False
+            is_alive = self._health.seen_s(address) > attempt.asked_s
+            if is_alive and now_s < attempt.asked_s + ALIVE_S:
+                attempt.look_s = now_s + MOMENT_S
+                return False
         came_bytes = attempt.received_bytes - attempt.looked_bytes
         if came_bytes <= LEAST_BYTES_PER_S * (now_s - attempt.looked_s):
             return True
@@ -389,19 +415,24 @@ class RequestPlan:
         rest_bytes = self._size_bytes - attempt.received_bytes
         return rest_bytes * (now_s - attempt.asked_s) / attempt.received_bytes
 
-    def _patient_s(self, address: str, *, cached: bool) -> float:
+    def _present_s(self, now_s: float) -> float:
+        """Returns the latency that peers show now, up to a limit."""
+        return min(self._health.present_latency_s(now_s), PRESENT_S_MAX)
+
+    def _patient_s(self, address: str, present_s: float, *, cached: bool) -> float:
         """Returns how long the first attempt may send nothing. What a slow peer can add has a
         limit."""
         latency_s = self._health.expected_s(address, 0)
         sending_s = self._health.expected_s(address, self._size_bytes) - latency_s
-        peer_s = min(latency_s, LATENCY_S_MAX) + min(sending_s, SENDING_S_MAX)
+        usual_s = max(min(latency_s, LATENCY_S_MAX), present_s)
+        peer_s = usual_s + min(sending_s, SENDING_S_MAX)
         return SILENCE_S + SILENCE_FACTOR * (peer_s if cached else peer_s + self._store_s)
 
     def _silence_s(self, attempt: PeerAttempt) -> float:
         """Returns how long an attempt may send nothing."""
         if not self._late:
             return attempt.silence_s
-        return min(attempt.silence_s, MOMENT_S + HEDGE_FACTOR * self._store_s)
+        return min(attempt.silence_s, MOMENT_S + HEDGE_FACTOR * (self._store_s + attempt.present_s))
 
 
 def _hedge_after_s(usual_s: float) -> float:

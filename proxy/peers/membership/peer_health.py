@@ -30,6 +30,8 @@ QUARANTINE = steady(300.0, 3600.0)  # after wrong bytes
 PROBES_FAILED = 2  # in a row before the peer counts as down
 OUTRUN = 3  # times in a row without an answer count as a failure
 
+PRESENT_S = 30.0  # an earlier answer says nothing about the present
+PRESENT_PEERS_MIN, PRESENT_PEERS_MAX = 3, 32
 LATENCY_S = 0.05  # assumed before anything is known
 BYTES_PER_S = 50e6
 SMALL_SIZE_BYTES = 256 * 1024  # smaller answers measure latency, larger ones throughput
@@ -126,6 +128,7 @@ class PeerHealth:
     peers_max: int = PEERS_MAX
     on_change: Callable[[str, str, str], None] = _ignore_change
     _peers: OrderedDict[str, PeerRecord] = field(default_factory=OrderedDict)
+    _silent: OrderedDict[str, tuple[float, float]] = field(default_factory=OrderedDict)
     _peer: Speed = field(default_factory=Speed)  # over all peers: the expectation for a new one
     _store: Speed = field(default_factory=Speed)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -153,6 +156,21 @@ class PeerHealth:
             record.speed.began(seconds)
             record.outrun = 0
             self._peer.began(seconds)
+
+    def silent(self, address: str, silence_s: float, now_s: float) -> None:
+        """Notes how long the peer sent nothing, up to now, beyond the time of the store."""
+        with self._lock:
+            self._silent[address] = (max(silence_s, 0.0), now_s)
+            self._silent.move_to_end(address)
+            if len(self._silent) > PRESENT_PEERS_MAX:
+                self._silent.popitem(last=False)
+
+    def present_latency_s(self, now_s: float) -> float:
+        """Returns a latency that most peers reach or exceed now, by the last answer of each. If all
+        nodes are busy, it is long; if some hang, it is not. 0 if too few peers have answered."""
+        with self._lock:
+            recent = sorted(s for s, at_s in self._silent.values() if now_s - at_s < PRESENT_S)
+        return recent[len(recent) // 3] if len(recent) >= PRESENT_PEERS_MIN else 0.0
 
     def served(self, address: str, size_bytes: int, seconds: float, now_s: float) -> None:
         """The peer sent all the right bytes, after this time."""

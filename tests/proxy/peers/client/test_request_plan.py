@@ -507,3 +507,51 @@ def test_every_plan_ends(
                 else:
                     plan.busy(address, [X, Y, ME, A], 0.3, now_s)
     raise AssertionError("it never ends")
+
+
+def busy_cluster(latency_s: float, *peers: Peer) -> PeerHealth:
+    """The record of a node whose peers have just shown that latency."""
+    health = PeerHealth()
+    for peer in peers:
+        health.silent(peer.address, latency_s, 0.0)
+    return health
+
+
+def waited_s(health: PeerHealth, begin_s: float = 0.0) -> float:
+    """How long a plan waits for its first owner, which sends nothing."""
+    way = Way((A,), size_bytes=64 * 1024, health=health, begin_s=begin_s)
+    return given_up(run(way, {}, begin_s=begin_s))[A.address] - begin_s
+
+
+def test_if_all_peers_are_late_each_has_more_time() -> None:
+    """Nodes that are busy together are not taken for ones that fail. One that hangs gains little by
+    it, and nothing if the others are quick."""
+    alone_s = waited_s(PeerHealth())
+    assert waited_s(busy_cluster(0.01, B, C, X)) < alone_s + 0.1
+    assert alone_s + 1.5 < waited_s(busy_cluster(0.8, B, C, X, Y)) < alone_s + 3
+    few_hang = busy_cluster(0.01, B, C, ME, Y)
+    few_hang.silent(A.address, 5.0, 0.0)
+    few_hang.silent(X.address, 5.0, 0.0)
+    assert waited_s(few_hang) < alone_s + 0.1
+    assert waited_s(busy_cluster(1000.0, B, C, X, Y)) < DEADLINE_S_MAX / 2
+
+
+def test_a_peer_gets_time_if_others_show_meanwhile_that_they_are_busy() -> None:
+    """What they answer while it is waited for counts."""
+    way = Way((A,), size_bytes=64 * 1024)
+    assert way.next(0.0) == AskPeer(A, cached=False)
+    for peer in (B, C, X):
+        way.health.silent(peer.address, 0.9, 0.5)
+    at_s = way.waits(0.5)
+    while not isinstance(action := way.next(at_s), GiveUp):
+        assert isinstance(action, Wait)
+        at_s = action.until_s
+    assert at_s > waited_s(PeerHealth()) + 1.5
+
+
+def test_a_peer_that_does_other_things_meanwhile_gets_time() -> None:
+    """It asks this node for something, so it neither hangs nor is cut off."""
+    health = PeerHealth()
+    health.asks(A.address, 0.1)
+    alone_s = waited_s(PeerHealth())
+    assert alone_s + 1 < waited_s(health) < alone_s + 3

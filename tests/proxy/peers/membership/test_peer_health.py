@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from lodefs.proxy.peers.membership.peer_health import (
     BACKOFF,
     OUTRUN,
+    PRESENT_PEERS_MAX,
+    PRESENT_S,
     PROBES_FAILED,
     QUARANTINE,
     TRIAL_S,
@@ -343,3 +345,26 @@ def test_nobody_is_avoided_forever(history: list[tuple[str, float]]) -> None:
                 health.probed(A, event == "up", now_s)
     health.probed(A, True, now_s)
     assert health.usable(A, now_s + BACKOFF.pause_s_max)
+
+
+def test_the_present_latency_is_that_of_most_peers() -> None:
+    """A third of the peers may hang without an effect; old answers do not count."""
+    health = PeerHealth()
+    for number, silence_s in enumerate((9.0, 9.0, 0.1, 0.2, 0.3, 0.4)):
+        health.silent(f"{number}:1", silence_s, 1.0)
+    assert health.present_latency_s(2.0) == 0.3
+    for number in range(6):
+        health.silent(f"{number}:1", 0.5, 2.0)
+    assert health.present_latency_s(2.0) == 0.5
+    assert health.present_latency_s(2.0 + PRESENT_S) == 0.0
+
+
+def test_two_peers_show_nothing_of_a_cluster() -> None:
+    """Both may hang, and no memory is kept of more peers than are needed."""
+    health = PeerHealth()
+    health.silent("a:1", 5.0, 0.0)
+    health.silent("b:1", 5.0, 0.0)
+    assert health.present_latency_s(0.0) == 0.0
+    for number in range(PRESENT_PEERS_MAX):
+        health.silent(f"{number}:1", -1.0, 0.0)
+    assert health.present_latency_s(0.0) == 0.0
