@@ -30,6 +30,7 @@ log = logging.getLogger("lodefs.peers")
 
 # Bodies up to this size are always accepted, since refusals have bodies, too
 ANSWER_SIZE_BYTES_MIN = 64 * 1024
+STALLED_S_MAX = 2.0  # of a thread's waiting for a processor; deadlines are those of real time
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +145,8 @@ class HedgedRequest(Generic[T]):
             return at_once
         found = self._poll.poll(max(wait_s, 0) * 1000)
         if not found:
-            self._stalled_s += max(self._clock_s() - until_s, 0.0)
+            stalled_s = self._stalled_s + max(self._clock_s() - until_s, 0.0)
+            self._stalled_s = min(stalled_s, STALLED_S_MAX)
         return [self._running[fd] for fd, _ in found if fd in self._running]
 
     def _until_s(self, until_s: float) -> float:
