@@ -108,12 +108,15 @@ def test_heartbeats_keep_a_plan_whose_file_is_read(
 ) -> None:
     """The part with the digest stores nothing for hours."""
     started: list[Heartbeat] = []
-    monkeypatch.setattr(Heartbeat, "start", lambda one: started.append(one))
+
+    def start(heartbeat: Heartbeat) -> None:
+        started.append(heartbeat)
 
     def read(_root: bytes, _file: PlannedDirectory, _progress: Progress) -> bytes:
         assert started
         return DIGEST
 
+    monkeypatch.setattr(Heartbeat, "start", start)
     monkeypatch.setattr("lodefs.chunkstore.push.parts.part.read_digest", read)
     write_files(site.source, {"large": NOISE})
     site.plan(limits=PIECES)
