@@ -27,6 +27,12 @@ WORKERS = 4  # processes of giftless
 _GIFTLESS = """\
 AUTH_PROVIDERS:
 - giftless.auth.allow_anon:read_write
+PRE_AUTHORIZED_ACTION_PROVIDER:
+  factory: giftless.auth.jwt:factory
+  options:
+    algorithm: HS256
+    private_key: of-this-benchmark-and-nothing-else
+    default_lifetime: 7200
 TRANSFER_ADAPTERS:
   basic:
     factory: giftless.transfer.basic_streaming:factory

@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lodefs.chunkstore.objects.directory import DirectoryObjects
@@ -114,7 +114,11 @@ def _killed_push(site: LfsSite, work: Path) -> None:
 
 def _coming_bytes(site: LfsSite) -> int:
     uploads = site.folder / "cache" / "lfs" / "uploads"
-    return sum(path.stat().st_size for path in uploads.iterdir())
+    sizes_bytes = []
+    for path in uploads.glob("*"):
+        with suppress(FileNotFoundError):  # it was complete just now
+            sizes_bytes.append(path.stat().st_size)
+    return sum(sizes_bytes)
 
 
 def _count(folder: Path) -> int:

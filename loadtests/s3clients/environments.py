@@ -45,7 +45,11 @@ SOURCES = {  # libraries that read the sources of pushes, and a server for one o
     "pyftpdlib": ("pyftpdlib==2.2.0",),
 }
 GIT = {  # a server of Git LFS to compare with, and a program whose repositories are pushed
-    "giftless": ("giftless==0.6.2", "gunicorn==23.0.0"),
+    "giftless": (  # its package does not name what it needs
+        *("giftless==0.6.2", "gunicorn==23.0.0", "flask", "flask-classful", "flask-marshmallow"),
+        *("marshmallow<4", "webargs<9", "PyYAML", "PyJWT<2.10", "figcan", "python-dateutil"),
+        *("importlib-metadata", "cachetools", "cryptography", "python-dotenv"),
+    ),
     "dvc": ("dvc==3.67.1",),
 }
 INSTALL_TIMEOUT_S = 900.0
