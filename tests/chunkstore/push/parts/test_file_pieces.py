@@ -7,6 +7,7 @@ from array import array
 from pathlib import Path
 from random import Random
 
+import fsspec
 import pytest
 
 from lodefs.chunkstore.errors import Corrupt, SourceChanged
@@ -17,7 +18,9 @@ from lodefs.chunkstore.format.tree import Kind, Segment, TreeEntry
 from lodefs.chunkstore.journal.heartbeat import Heartbeat
 from lodefs.chunkstore.push.parts.file_pieces import SplitFile
 from lodefs.chunkstore.push.parts.part_scan import PartLimits
+from lodefs.chunkstore.push.parts.plan import make_plan
 from lodefs.chunkstore.push.parts.whole_digest import READ_BYTES
+from lodefs.chunkstore.push.push import push
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.progress import Progress
 from tests.chunkstore.push.parts.test_parts import REPO, Site
@@ -101,6 +104,23 @@ def test_the_digest_is_read_in_several_batches(site: Site, monkeypatch: pytest.M
     write_files(site.source, {"large": NOISE})
     site.do(*range(site.plan(limits=PIECES).parts))
     site.assert_pushed(site.finish())
+
+
+def test_pieces_of_a_file_behind_a_url(site: Site) -> None:
+    """Requests of several batches give its digest."""
+    objects = fsspec.filesystem("memory")
+    objects.pipe({"/pieces/large": NOISE, "/pieces/z/small": b"s"})
+    options, source = site.options(), "memory://pieces"
+    plan = make_plan(site.store, "p", source, REPO, "main", options, limits=PIECES).plan
+    site.do(*range(plan.parts))
+    site.finish()
+    push(site.store, source, REPO, "plain", site.options("plain"))
+    ours, theirs = (
+        site.store.commit(REPO, site.store.resolve(REPO, branch)).root.digest
+        for branch in ("main", "plain")
+    )
+    assert ours == theirs
+    assert _chunks(site.store, "main", "large") == _chunks(site.store, "plain", "large")
 
 
 def test_heartbeats_keep_a_plan_whose_file_is_read(
