@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from lodefs.chunkstore.protocol.store_place import StorePlace
 from lodefs.chunkstore.protocol.wire import Failure
 
 
@@ -12,7 +11,6 @@ class GitOrder(msgspec.Struct, frozen=True):
     """An import of a branch, tag or commit of Git into a repository. ``lfs_repos`` are those whose
     objects of Git LFS it may use; ``directory`` is where fetched commits are kept."""
 
-    place: StorePlace
     url: str
     rev: str
     repo: str

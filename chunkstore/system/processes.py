@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import time
@@ -64,6 +65,13 @@ def die_with_parent(parent: int | None) -> None:
     libc.call("prctl", _PR_SET_PDEATHSIG, 0 if parent is None else signal.SIGKILL, 0, 0, 0)
     if parent is not None and os.getppid() != parent:
         os._exit(1)
+
+
+def limit_memory(size_bytes: int) -> None:
+    """Limits the memory of this process and of those that it starts."""
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    soft = size_bytes if hard == resource.RLIM_INFINITY else min(size_bytes, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def adopt_orphans() -> None:

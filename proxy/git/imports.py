@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import msgspec
 
 from lodefs.chunkstore import python_process
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound, Unavailable, UnderWay
@@ -26,6 +23,7 @@ from lodefs.chunkstore.protocol.store_place import StorePlace
 from lodefs.chunkstore.protocol.wire import error_of
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.proxy.runtime.shared_tasks import SharedTasks
+from lodefs.proxy.runtime.store_process import StoreProcess
 
 log = logging.getLogger("lodefs.git")
 
@@ -43,15 +41,13 @@ _COMMAND = python_process.command("lodefs.chunkstore.push.git.git_fetch")
 class GitSettings:
     """What may be imported, and how. ``allowed`` are URLs as git_url.check_allowed returns them;
     ``lfs_repos`` are repositories whose objects of Git LFS every import may use, besides its own.
-    ``directory`` is where the process keeps commits and its push index."""
+    ``directory`` is that in which the process keeps commits of Git."""
 
     allowed: Sequence[str]
     lfs_repos: Sequence[str]
     credentials_file: Path | None
     size_bytes_max: int
-    store: str
-    endpoint_url: str | None
-    region: str | None
+    place: StorePlace
     directory: Path
 
 
@@ -99,10 +95,8 @@ class GitProcesses:
         url = url_of_repo(repo, settings.allowed)
         if url is None or named is None:
             raise NotFound(f"{repo}@{rev} is nothing that this node imports from Git")
-        index_dir = str(settings.directory / "push-index")
         own = (repo, repo.removesuffix(".git"))  # the LFS server has the name without its end
         return GitOrder(
-            place=StorePlace(settings.store, settings.endpoint_url, settings.region, index_dir),
             url=url,
             rev=named,
             repo=repo,
@@ -121,7 +115,7 @@ class GitProcesses:
         log.info("importing %s@%s as %s", order.url, order.rev, order.repo)
         try:
             async with self._places, asyncio.timeout(IMPORT_S_MAX):
-                outcome = await _run(order)
+                outcome = await self._run(order)
             if outcome.failure is not None:
                 raise error_of(outcome.failure)
         except (TimeoutError, OSError, ValueError, InvalidInput, EOFError) as problem:
@@ -133,31 +127,15 @@ class GitProcesses:
         log.info("imported %s@%s: %s", order.url, order.rev, outcome.git_commit)
         return outcome.git_commit
 
+    async def _run(self, order: GitOrder) -> GitOutcome:
+        """Runs the process. Raises: EOFError if it ends without an outcome; OSError, ValueError."""
+        async with StoreProcess(_COMMAND, self._settings.place, LINE_BYTES_MAX) as process:
+            await process.tell(order)
+            if not (line := await process.line()):
+                raise EOFError(f"its process ended with exit code {await process.end()}")
+            return from_json(line, GitOutcome)
+
     def _failed(self, order: GitOrder, error: LodefsError) -> LodefsError:
         log.warning("%s@%s was not imported: %s", order.url, order.rev, error)
         self._failures.put(order, (self._clock_s() + FAILURE_S, error))
         return error
-
-
-async def _run(order: GitOrder) -> GitOutcome:
-    """Runs the process. Raises: EOFError if it ends without an outcome; OSError, ValueError."""
-    process = await asyncio.create_subprocess_exec(
-        *_COMMAND,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        env=python_process.environment(os.environ),
-        cwd="/",
-        limit=LINE_BYTES_MAX,
-    )
-    assert process.stdin is not None and process.stdout is not None
-    try:
-        process.stdin.write(msgspec.json.encode(order))
-        process.stdin.close()
-        line = await process.stdout.readline()
-        if not line:
-            raise EOFError(f"its process ended with exit code {await process.wait()}")
-        return from_json(line, GitOutcome)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()

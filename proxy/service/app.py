@@ -508,10 +508,8 @@ def git_settings(config: Config) -> GitSettings | None:
         lfs_repos=config.git_lfs_repos,
         credentials_file=config.git_credentials_file,
         size_bytes_max=config.git_size_bytes_max,
-        store=config.store,
-        endpoint_url=config.endpoint_url,
-        region=config.region,
-        directory=config.cache_dir.absolute() / "git",
+        place=_written_place(config, "git"),
+        directory=_directory(config, "git"),
     )
 
 

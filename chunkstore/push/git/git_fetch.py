@@ -1,50 +1,42 @@
 """A process that imports one commit of Git into a store, for a node.
 
-Standard input has a GitOrder, standard output gets a GitOutcome.
+Standard input has a StorePlace and a GitOrder, standard output gets a GitOutcome.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import time
-from contextlib import closing
 from pathlib import Path
-
-import msgspec
 
 from lodefs.chunkstore.errors import Conflict
 from lodefs.chunkstore.format import git
 from lodefs.chunkstore.format.decoding import from_json
-from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects
 from lodefs.chunkstore.protocol.git_orders import GitOrder, GitOutcome
 from lodefs.chunkstore.protocol.wire import failure_of
 from lodefs.chunkstore.push.git.git_process import MEMORY_BYTES_MAX, GitLimits
 from lodefs.chunkstore.push.git.git_repository import GitAccess, GitRepository
 from lodefs.chunkstore.push.git.import_git import GitSource, import_git, imported
-from lodefs.chunkstore.push.remote.hub_fetch import limit_memory
 from lodefs.chunkstore.push.session import PushOptions
+from lodefs.chunkstore.push.store_process import store_of_parent, tell
 from lodefs.chunkstore.repo.store import Store, open_store
-from lodefs.chunkstore.system.processes import die_with_parent
+from lodefs.chunkstore.system.processes import limit_memory
 
 ATTEMPTS_MAX = 5  # while other nodes import commits of the same repository
 
 
 def main() -> None:
-    die_with_parent(os.getppid())  # a node that is killed does not leave an import behind
     limit_memory(MEMORY_BYTES_MAX)
     try:
-        order = from_json(sys.stdin.buffer.read(), GitOrder)
-        stored = StoreOptions(endpoint_url=order.place.endpoint_url, region=order.place.region)
-        with closing(open_objects(order.place.store, stored)) as objects:
-            outcome = GitOutcome(fetch(open_store(objects), order))
+        with store_of_parent() as (objects, place):
+            order = from_json(sys.stdin.buffer.readline(), GitOrder)
+            outcome = GitOutcome(fetch(open_store(objects), Path(place.index_dir), order))
     except Exception as error:  # noqa: BLE001 - the proxy must hear of it
         outcome = GitOutcome(failure=failure_of(error))
-    sys.stdout.buffer.write(msgspec.json.encode(outcome) + b"\n")
-    sys.stdout.buffer.flush()
+    tell(outcome)
 
 
-def fetch(store: Store, order: GitOrder) -> str:
+def fetch(store: Store, index_dir: Path, order: GitOrder) -> str:
     """Imports what an order names, unless the store has it, and returns the id of Git. Raises: as
     ``import_git``."""
     credentials = Path(order.credentials_file) if order.credentials_file is not None else None
@@ -52,9 +44,7 @@ def fetch(store: Store, order: GitOrder) -> str:
     access = GitAccess(Path(order.directory), limits, credentials)
     commit = GitRepository(order.url, access).resolve(order.rev)
     source = GitSource(order.url, commit, order.lfs_repos)
-    options = PushOptions(
-        message="", author="", time_s=int(time.time()), index_dir=Path(order.place.index_dir)
-    )
+    options = PushOptions(message="", author="", time_s=int(time.time()), index_dir=index_dir)
     last: Conflict | None = None
     for _ in range(ATTEMPTS_MAX):
         if imported(store, order.repo, commit, submodules=False) is not None:

@@ -7,7 +7,6 @@ seconds, and at the end. ``HF_ENDPOINT`` and ``HF_TOKEN_PATH`` say which hub, an
 
 from __future__ import annotations
 
-import resource
 import sys
 import threading
 import time
@@ -38,10 +37,11 @@ from lodefs.chunkstore.push.remote.hub_listing import (
     options_of,
     store_listing,
 )
-from lodefs.chunkstore.push.remote.store_process import store_of_parent, tell
 from lodefs.chunkstore.push.session import PushOptions
+from lodefs.chunkstore.push.store_process import store_of_parent, tell
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import Store, open_store
+from lodefs.chunkstore.system.processes import limit_memory
 from lodefs.chunkstore.system.progress import Progress
 
 AUTHOR = "Hugging Face Hub"
@@ -68,13 +68,6 @@ def main() -> None:
         except LodefsError as error:
             outcome = HubOutcome("failed", str(error))
         tell(outcome)
-
-
-def limit_memory(size_bytes: int) -> None:
-    """Limits the memory of this process and of those that it starts."""
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    soft = size_bytes if hard == resource.RLIM_INFINITY else min(size_bytes, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def _take_paths(wanted: SimpleQueue[bytes]) -> None:

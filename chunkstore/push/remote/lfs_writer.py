@@ -37,8 +37,8 @@ from lodefs.chunkstore.push.changes.branch_commits import read_living_head
 from lodefs.chunkstore.push.changes.change import Change, Put, Remove
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
 from lodefs.chunkstore.push.remote.lfs_chunks import ObjectChunks
-from lodefs.chunkstore.push.remote.store_process import store_of_parent, tell
 from lodefs.chunkstore.push.session import PushOptions
+from lodefs.chunkstore.push.store_process import store_of_parent, tell
 from lodefs.chunkstore.repo.store import Store, open_store
 
 AUTHOR = "Git LFS"

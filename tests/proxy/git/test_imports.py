@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -47,7 +48,8 @@ def store(tmp_path: Path) -> Store:
 def settings(tmp_path: Path, server: GitServer, store: Store) -> GitSettings:
     config = Config.from_mapping(
         {
-            "store": store.url.removeprefix("file://"),
+            # relative, while the process has another current directory
+            "store": os.path.relpath(store.url.removeprefix("file://")),
             "cache_dir": str(tmp_path / "cache"),
             "git_allowed": [server.url("org")],
         }

@@ -14,7 +14,8 @@ import pytest
 from lodefs.chunkstore.errors import Corrupt, InvalidInput, Unavailable
 from lodefs.chunkstore.format import hub
 from lodefs.chunkstore.protocol.hub_fetch import FetchOrder, HubOrder, HubOutcome
-from lodefs.chunkstore.push.remote import hub_fetch, hub_listing, store_process
+from lodefs.chunkstore.push import store_process
+from lodefs.chunkstore.push.remote import hub_fetch, hub_listing
 from lodefs.chunkstore.push.remote.hub_arrival import Arrival
 from lodefs.chunkstore.push.remote.hub_fetch import Fetch
 from lodefs.chunkstore.repo.refs import BRANCHES
@@ -145,7 +146,7 @@ def test_limits(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_memory() -> None:
     """An answer that needs more than the limit is an error of one read."""
     code = (
-        "from lodefs.chunkstore.push.remote.hub_fetch import limit_memory\n"
+        "from lodefs.chunkstore.system.processes import limit_memory\n"
         "limit_memory(256 << 20)\n"
         "try: b'x' * (1 << 30)\n"
         "except MemoryError: print('refused')"
