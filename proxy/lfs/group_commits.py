@@ -53,6 +53,7 @@ class GroupCommits:
         self._gathered: dict[str, list[Kept]] = {}  # by repository
         self._under_way: dict[asyncio.Task[None], list[Kept]] = {}
         self._is_closing = False
+        self._has_directory = False
         shutil.rmtree(self._directory, ignore_errors=True)  # what a killed proxy has left
         for kept, is_whole in self._journal.left():
             if is_whole:
@@ -61,7 +62,9 @@ class GroupCommits:
                 self._lose([kept], "the node's disk has damaged it")
 
     def uploads(self) -> Path:
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not self._has_directory:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._has_directory = True
         return self._directory
 
     async def carry_out(self, order: Order) -> Outcome:
@@ -129,8 +132,7 @@ class GroupCommits:
             if not self._is_closing:
                 self._lose(group, error)
         else:
-            for one in group:
-                _remove(one.file)
+            await asyncio.to_thread(_remove, *(one.file for one in group))
 
     def _lose(self, group: list[Kept], why: object) -> None:
         for one in group:
@@ -145,6 +147,7 @@ class GroupCommits:
             await asyncio.wait(tasks)
 
 
-def _remove(file: Path) -> None:
-    with suppress(OSError):
-        file.unlink()
+def _remove(*files: Path) -> None:
+    for file in files:
+        with suppress(OSError):
+            file.unlink()
