@@ -1,19 +1,15 @@
-"""Benchmark of Git LFS: pushes by the client's own transfer, and by the agent of lodefs."""
+"""Benchmark of Git LFS: pushes by the client's own transfer."""
 
 from __future__ import annotations
 
 import os
 import random
-import socket
-import socketserver
 import statistics
-import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
-from loadtests.measure import Run, run, size_of
+from loadtests.measure import Run, run
 from loadtests.results import Result
 from loadtests.s3clients.environments import python_of
 from loadtests.services import HOST, free_port, wait_for_port
@@ -43,8 +39,7 @@ TRANSFER_ADAPTERS:
 
 
 def push_lfs(scratch: Path) -> Result:
-    """1 GiB of small and large objects by git-lfs, in turns with giftless on the same disk; then a
-    file of 1 GB of which 1 MB has changed, by the agent."""
+    """1 GiB of small and large objects by git-lfs, in turns with giftless on the same disk."""
     result = Result("lfs")
     ours: list[Run] = []
     theirs: list[Run] = []
@@ -60,7 +55,6 @@ def push_lfs(scratch: Path) -> Result:
     result.add("lodefs", speed, "MiB/s")
     result.add("giftless", speeds["giftless"], "MiB/s")
     result.ratio("push", speed, speeds, at_least=0.8)
-    _agent(scratch, result)
     result.notes.append(f"load {os.getloadavg()[0]:.0f}")
     return result
 
@@ -101,66 +95,6 @@ def _server(place: Path, *, is_ours: bool) -> Iterator[str]:
         if not wait_for_port(child, port):
             raise child.failed(f"does not listen on port {port}")
         yield f"http://{HOST}:{port}/org/repo"
-
-
-def _agent(scratch: Path, result: Result) -> None:
-    folder = scratch / "agent"
-    folder.mkdir()
-    with lfs_site(folder, tls=False) as site, _counted(site.port) as (port, sent):
-        work = _working_copy(folder)
-        site.port = port
-        _git(work, "config", "lfs.url", site.url(site.writer))
-        _git(work, "config", "lfs.customtransfer.lodefs.path", sys.executable)
-        _git(work, "config", "lfs.customtransfer.lodefs.args", "-m lodefs.main lfs agent")
-        file = work / "1.bin"
-        _write(file, 1_000_000_000, random.Random(2))
-        first = _push_version(work)
-        with file.open("r+b") as changed:
-            changed.seek(500_000_000)
-            changed.write(random.Random(3).randbytes(1_000_000))
-        before_bytes, stored_bytes = sum(sent), size_of(folder / "store")
-        second = _push_version(work)
-    result.add("agent: first version of 1 GB", first.seconds, "s")
-    result.add("agent: second version, 1 MB changed", second.seconds, "s")
-    result.add("agent: sent for it", (sum(sent) - before_bytes) / 1e6, "MB", at_most=3)
-    stored = size_of(folder / "store") - stored_bytes
-    result.add("stored for it", stored / 1e6, "MB", at_most=3)
-
-
-def _push_version(work: Path) -> Run:
-    _git(work, "add", ".")
-    _git(work, "commit", "-qm", "version")
-    return _git(work, "push", "-q", "origin", "main")
-
-
-@contextmanager
-def _counted(upstream: int) -> Iterator[tuple[int, list[int]]]:
-    """Yields a port that leads to another one, and the sizes of what clients sent there."""
-    sent: list[int] = []
-
-    def pass_on(source: socket.socket, target: socket.socket, counted: list[int]) -> None:
-        with suppress(OSError):
-            while data := source.recv(1 << 18):
-                counted.append(len(data))
-                target.sendall(data)
-        for side in (source, target):
-            with suppress(OSError):
-                side.shutdown(socket.SHUT_RDWR)
-
-    class Relay(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            with socket.create_connection((HOST, upstream)) as there:
-                back = threading.Thread(target=pass_on, args=(there, self.request, []))
-                back.start()
-                pass_on(self.request, there, sent)
-                back.join()
-
-    with socketserver.ThreadingTCPServer((HOST, 0), Relay) as relay:
-        thread = threading.Thread(target=relay.serve_forever)
-        thread.start()
-        yield relay.server_address[1], sent
-        relay.shutdown()
-        thread.join()
 
 
 def _working_copy(folder: Path) -> Path:
