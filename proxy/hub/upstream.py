@@ -206,7 +206,9 @@ class HubUpstream:
                 return HubOutcome("failed", what)
             if isinstance(outcome, HubOutcome):
                 return outcome
-            await asyncio.wait([self._fetches[outcome]])
+            task = self._fetches.get(outcome)
+            if task is not None:  # it may have ended meanwhile
+                await asyncio.wait([task])
 
     async def _read(self, fetch: _Fetch) -> HubOutcome | _Fetch:
         """Returns the outcome of the process, or the other fetch that has the same commit."""
