@@ -1,9 +1,11 @@
-"""How a store keeps the ids of Git commits: in the metadata of a commit that was made from one, and
-as tags, so that ``REPO@git:ID`` finds it."""
+"""The ids of Git: how Git makes those of files, and how a store keeps those of commits. They are in
+the metadata of a commit that was made from one of Git, and in tags, so that ``REPO@git:ID`` finds
+it."""
 
 from __future__ import annotations
 
 import re
+from hashlib import sha1
 
 from lodefs.chunkstore.errors import InvalidInput
 
@@ -48,3 +50,13 @@ def revision_of(name: str) -> str:
 def tag_of(commit_id: str) -> str:
     """Returns the tag of the commit that was made from a Git commit, or the beginning of it."""
     return f"{_TAG}{commit_id}"
+
+
+def blob_head(size_bytes: int) -> bytes:
+    """Returns what Git hashes before the content of a file."""
+    return b"blob %d\0" % size_bytes
+
+
+def blob_id(content: bytes) -> str:
+    """Returns the id that Git gives to a file."""
+    return sha1(blob_head(len(content)) + content, usedforsecurity=False).hexdigest()

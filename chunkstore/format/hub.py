@@ -2,7 +2,8 @@
 
 A commit that was taken from the hub has the hub's id in its metadata (``COMMIT``). The branch
 ``branch_of`` that id ends in one more commit, whose parent it is. That commit has the same paths,
-but each file is a symlink, and the symlink's target is the hub's tag (docs/decisions/0091).
+but each file is a symlink, and the symlink's target is the hub's ETag, and perhaps the size
+(docs/decisions/0091): its *tag* here.
 
 While a commit is being fetched there are two more branches (docs/decisions/0109): LISTING has the
 tags of all files, and ARRIVING the files as far as they have come, large ones perhaps in part.
@@ -11,7 +12,6 @@ tags of all files, and ARRIVING the files as far as they have come, large ones p
 from __future__ import annotations
 
 import re
-from hashlib import sha1
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import InvalidInput
@@ -38,7 +38,7 @@ def checked_tag(etag: object, size_bytes: object) -> Tag:
     text = f"{etag} {size_bytes}"
     found = decode_tag(text.encode())
     if found is None:
-        raise InvalidInput(f"{text[:100]!r} is not the tag and the size of a file")
+        raise InvalidInput(f"{text[:100]!r} is not the ETag and the size of a file")
     return found
 
 
@@ -92,19 +92,3 @@ def is_own_branch(name: str) -> bool:
 def ref_of(revision: str) -> str:
     """Returns a revision of the hub as a branch of a store, whose names have no '/'."""
     return revision.replace("/", ".")
-
-
-def lfs_pointer(sha256: str, size_bytes: int) -> bytes:
-    """Returns the file that git keeps for one in LFS. Source: the specification of Git LFS."""
-    first = "version https://git-lfs.github.com/spec/v1"
-    return f"{first}\noid sha256:{sha256}\nsize {size_bytes}\n".encode()
-
-
-def blob_head(size_bytes: int) -> bytes:
-    """Returns what git hashes before the content of a file."""
-    return b"blob %d\0" % size_bytes
-
-
-def blob_id(content: bytes) -> str:
-    """Returns the id that git gives to a file."""
-    return sha1(blob_head(len(content)) + content, usedforsecurity=False).hexdigest()

@@ -54,6 +54,12 @@ def check_oid(oid: str) -> str:
     return oid
 
 
+def encode_pointer(pointer: Pointer) -> bytes:
+    """Returns the file that Git keeps for an object. Source: the specification of Git LFS."""
+    first = "version https://git-lfs.github.com/spec/v1"
+    return f"{first}\noid sha256:{pointer.oid}\nsize {pointer.size_bytes}\n".encode()
+
+
 def parse_pointer(data: bytes) -> Pointer | None:
     """Returns the pointer that a file in Git is; None for any other file."""
     found = _POINTER.match(data) if len(data) < POINTER_BYTES_MAX else None

@@ -15,7 +15,8 @@ from urllib.parse import quote
 import msgspec
 
 from lodefs.chunkstore.errors import NotFound
-from lodefs.chunkstore.format import hub
+from lodefs.chunkstore.format import git, hub, lfs
+from lodefs.chunkstore.format.lfs import Pointer
 from lodefs.chunkstore.format.names import split_path
 from lodefs.chunkstore.format.tree import Kind as EntryKind
 from lodefs.chunkstore.nodecache.name_rows import EntryRow
@@ -308,7 +309,7 @@ def _sibling(one: Listed, *, with_blob: bool) -> Json:
         return {"rfilename": one.path}
     view: Json = {"rfilename": one.path, "size": one.size_bytes, "blobId": _blob_id(one)}
     if hub.is_lfs(one.etag):
-        size_bytes = len(hub.lfs_pointer(one.etag, one.size_bytes))
+        size_bytes = len(_pointer(one))
         view["lfs"] = {"sha256": one.etag, "size": one.size_bytes, "pointerSize": size_bytes}
     return view
 
@@ -319,14 +320,19 @@ def _node_view(one: Listed) -> Json:
         return {"type": "directory", "path": one.path, "oid": one.id, "size": 0}
     view: Json = {"type": "file", "path": one.path, "oid": _blob_id(one), "size": one.size_bytes}
     if hub.is_lfs(one.etag):
-        size_bytes = len(hub.lfs_pointer(one.etag, one.size_bytes))
+        size_bytes = len(_pointer(one))
         view["lfs"] = {"oid": one.etag, "size": one.size_bytes, "pointerSize": size_bytes}
     return view
 
 
+def _pointer(one: Listed) -> bytes:
+    """Returns what Git has in place of a file in Git LFS."""
+    return lfs.encode_pointer(Pointer(one.etag, one.size_bytes))
+
+
 def _blob_id(one: Listed) -> str:
     if hub.is_lfs(one.etag):
-        return hub.blob_id(hub.lfs_pointer(one.etag, one.size_bytes))
+        return git.blob_id(_pointer(one))
     return one.etag
 
 

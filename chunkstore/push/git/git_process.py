@@ -105,7 +105,7 @@ class GitProcess:
                 "https://USER:TOKEN@HOST in a file (--credentials, git_credentials_file)"
             )
         if "redirect" in said or "error: 30" in said:
-            return Denied(f"the Git server leads elsewhere, which is not followed: {_told(said)}")
+            return Denied(f"the Git server redirects, and no redirect is followed: {_told(said)}")
         if "not allowed" in said and "transport" in said:
             return Denied(f"git refuses this kind of URL: {_told(said)}")
         if "not our ref" in said or "couldn't find remote ref" in said:

@@ -11,9 +11,8 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from hashlib import sha1, sha256
 from pathlib import Path
-from typing import IO, BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from lodefs.chunkstore.errors import (
     Corrupt,
@@ -27,6 +26,7 @@ from lodefs.chunkstore.format import git
 from lodefs.chunkstore.format.commit import TEXT_CHARS_MAX
 from lodefs.chunkstore.format.git_url import HEAD, SCHEMES
 from lodefs.chunkstore.format.names import digest_of
+from lodefs.chunkstore.push.git.blobs import SHA1_CHARS, BlobReader
 from lodefs.chunkstore.push.git.git_process import GitLimits, GitProcess
 from lodefs.chunkstore.system.safe_open import PATH_BYTES_MAX
 
@@ -74,7 +74,9 @@ class GitRepository:
         """Raises: InvalidInput for a URL of another scheme than git_url.SCHEMES."""
         scheme, mark, _ = url.partition("://")
         if mark and scheme not in SCHEMES:
-            raise InvalidInput(f"{url}: Git is asked over {', '.join(SCHEMES)} alone")
+            raise InvalidInput(
+                f"{url}: Git repositories are read over {', '.join(SCHEMES)}, or from a directory"
+            )
         self.url = url
         self.limits = access.limits
         self.directory = access.below / digest_of(os.fsencode(url)).hex()[:32]
@@ -253,7 +255,7 @@ class GitRepository:
 
     def _prepare(self, commit_id: str) -> None:
         """Makes the repository, anew if it has grown or has ids of the other kind."""
-        kind = "sha1" if len(commit_id) == 40 else "sha256"
+        kind = "sha1" if len(commit_id) == SHA1_CHARS else "sha256"
         if (self.directory / "HEAD").exists():
             kept = self._kept()
             is_alike = kept is not None and (not kept or len(kept[0]) == len(commit_id))
@@ -273,57 +275,3 @@ class GitRepository:
         except LodefsError:
             return None
         return [line.split()[0] for line in said.decode().splitlines()]
-
-
-class BlobReader:
-    """Reads contents by their ids, one after the other, and checks them."""
-
-    def __init__(self, what: str, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdin is not None and process.stdout is not None
-        self._what = what
-        self._asked: IO[bytes] = process.stdin
-        self._answers: IO[bytes] = process.stdout
-
-    def read(self, oid: str, size_bytes: int) -> bytes:
-        """Returns a content. Raises: Corrupt."""
-        with self.opened(oid, size_bytes) as content:
-            return content.read(size_bytes)
-
-    @contextmanager
-    def opened(self, oid: str, size_bytes: int) -> Iterator[BinaryIO]:
-        """A content as a stream, which must be read to its end. Raises: Corrupt."""
-        self._asked.write(f"{oid}\n".encode())
-        self._asked.flush()
-        head = self._answers.readline().split()
-        if head[1:] != [b"blob", b"%d" % size_bytes]:
-            raise Corrupt(f"the copy of {self._what} on this machine lacks {oid}: import it again")
-        content = _Part(self._answers, oid, size_bytes)
-        yield content  # type: ignore[misc]  # it has what readers of contents call
-        if content.left_bytes or self._answers.read(1) != b"\n" or not content.is_right:
-            raise Corrupt(f"the copy of {self._what} on this machine is damaged: import it again")
-
-
-class _Part:
-    """The next ``left_bytes`` of a stream, which are the content with an id of Git."""
-
-    def __init__(self, stream: IO[bytes], oid: str, left_bytes: int) -> None:
-        self._stream = stream
-        self._oid = oid
-        kind = sha1 if len(oid) == 40 else sha256
-        self._hasher = kind(b"blob %d\0" % left_bytes, usedforsecurity=False)
-        self.left_bytes = left_bytes
-
-    @property
-    def is_right(self) -> bool:
-        """Whether what was read has the id."""
-        return self._hasher.hexdigest() == self._oid
-
-    def read(self, size_bytes: int = -1) -> bytes:
-        wanted = self.left_bytes if size_bytes < 0 else min(size_bytes, self.left_bytes)
-        data = self._stream.read(wanted)
-        self.left_bytes -= len(data)
-        self._hasher.update(data)
-        return data
-
-    def seekable(self) -> bool:
-        return False

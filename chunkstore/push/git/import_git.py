@@ -28,10 +28,10 @@ from lodefs.chunkstore.push.changes.commit_changes import base_of
 from lodefs.chunkstore.push.changes.overlay import ChangedDirectory, Names
 from lodefs.chunkstore.push.changes.staging import Staging
 from lodefs.chunkstore.push.committer import head_of
+from lodefs.chunkstore.push.git.blobs import BlobReader
 from lodefs.chunkstore.push.git.git_repository import (
     SUBMODULE,
     SYMLINK,
-    BlobReader,
     GitAccess,
     GitCommit,
     GitRepository,

@@ -14,7 +14,7 @@ from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from hashlib import sha256
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
@@ -59,11 +59,6 @@ class _Object(msgspec.Struct, frozen=True):
 
 class _Batch(msgspec.Struct, frozen=True):
     objects: list[_Object]
-
-
-class _Answer(NamedTuple):
-    status: int
-    body: bytes
 
 
 class LfsServer:
@@ -142,7 +137,7 @@ class LfsServer:
     def _asked(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str]
     ) -> Iterator[http.client.HTTPResponse]:
-        """Sends one request, which no redirect is followed for."""
+        """Sends one request, and follows no redirect."""
         self._check_time()
         parts = _split(url, self._endpoint)
         target = f"{parts.path or '/'}{f'?{parts.query}' if parts.query else ''}"
@@ -173,7 +168,9 @@ def endpoint_of(url: str) -> str:
     InvalidInput for a local directory."""
     parts = urlsplit(url)
     if not parts.hostname:
-        raise InvalidInput(f"{url} is a directory, and has no LFS server: push its objects")
+        raise InvalidInput(
+            f"{url} is a directory, without an LFS server: push its objects by git lfs"
+        )
     path = parts.path if parts.path.endswith(".git") else f"{parts.path}.git"
     if parts.scheme == "ssh":
         return f"https://{parts.hostname}{path}/info/lfs"
@@ -186,14 +183,14 @@ def _split(url: str, endpoint: str) -> SplitResult:
     parts = urlsplit(url)
     is_http = parts.scheme == "https" or parts.scheme == urlsplit(endpoint).scheme == "http"
     if not is_http or not parts.hostname or parts.username is not None:
-        raise Denied(f"{endpoint} leads to {_place(url)}, which is not followed")
+        raise Denied(f"{endpoint} leads to {_place(url)}, which is less safe: it is not followed")
     return parts
 
 
 def _refusal(url: str, status: int) -> LodefsError:
     place = _place(url)
     if 300 <= status < 400:
-        return Denied(f"{place} leads elsewhere, which is not followed")
+        return Denied(f"{place} redirects, and no redirect is followed")
     if status in (401, 403):
         return Denied(f"{place} wants other credentials: lines https://USER:TOKEN@HOST in a file")
     if status == 404:

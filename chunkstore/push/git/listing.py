@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound, TooLarge
 from lodefs.chunkstore.format.git_url import GitUrl, parse_git_url, relative_to
-from lodefs.chunkstore.push.git.git_repository import SUBMODULE, SYMLINK, GitFile, GitRepository
+from lodefs.chunkstore.push.git.git_repository import SUBMODULE, GitFile, GitRepository
 
 SUBMODULES_MAX = 1000
 DEPTH_MAX = 10  # of submodules in submodules
@@ -70,7 +70,10 @@ class Lister:
     ) -> None:
         number = len(listing.repositories)
         if number > SUBMODULES_MAX or depth > DEPTH_MAX:
-            raise TooLarge(f"more than {SUBMODULES_MAX:,} submodules, or {DEPTH_MAX} in each other")
+            raise TooLarge(
+                f"{repository.url} brings the submodules to more than {SUBMODULES_MAX:,}, or more "
+                f"than {DEPTH_MAX} in each other: import it without submodules"
+            )
         listing.repositories.append(repository)
         files = repository.files(commit_id)
         values = _attributes(repository, commit_id, files)
@@ -89,7 +92,10 @@ class Lister:
         elif modules:
             self._add_modules(listing, repository, commit_id, modules, at, depth)
         if len(listing.files) > repository.limits.files_max:
-            raise TooLarge(f"{repository.url} has too many files with its submodules")
+            raise TooLarge(
+                f"{repository.url} has more than {repository.limits.files_max:,} files with its "
+                "submodules: import it without them"
+            )
 
     def _add_modules(
         self,
@@ -129,12 +135,8 @@ def _attributes(
     """Returns the attributes of the files and directories of a commit, if it sets any."""
     if not any(path.rpartition(b"/")[2] == ATTRIBUTES for path in files):
         return {}
-    asked = [path for path, file in files.items() if file.mode != SYMLINK]
     directories = {above + b"/" for path in files for above in _above(path)}
-    return repository.attributes(commit_id, [*files, *directories] if asked else [], _NAMES)
-
-
-_NAMES = (_EXPORT_IGNORE, _FILTER)
+    return repository.attributes(commit_id, [*files, *directories], (_EXPORT_IGNORE, _FILTER))
 
 
 def _is_set(values: Mapping[bytes, bytes], name: str) -> bool:

@@ -22,7 +22,7 @@ from typing import NamedTuple, NoReturn, Protocol
 from blake3 import blake3
 
 from lodefs.chunkstore.errors import Corrupt, LodefsError, NotFound
-from lodefs.chunkstore.format import hub
+from lodefs.chunkstore.format import git, hub
 from lodefs.chunkstore.format.hub import Tag
 from lodefs.chunkstore.format.names import CommitId, Digest, split_path
 from lodefs.chunkstore.format.tree import EMPTY_DIGEST, Kind, Segment, TreeEntry
@@ -241,7 +241,7 @@ class Arrival:
         names = tuple(split_path(path))
         check = sha256() if hub.is_lfs(tag.etag) else sha1(usedforsecurity=False)
         if not hub.is_lfs(tag.etag):
-            check.update(hub.blob_head(tag.size_bytes))
+            check.update(git.blob_head(tag.size_bytes))
         file = _File(path, names, tag, check)
         if not tag.size_bytes:
             self._check(file)
@@ -285,14 +285,10 @@ class Arrival:
 
     def _take(self, file: _File, size_bytes: int, piece: Piece) -> None:
         """Takes the next piece of a file. Raises: Corrupt."""
-        sizes, expected = (
-            (piece.file_size_bytes, len(piece.data)),
-            (file.tag.size_bytes, size_bytes),
-        )
-        if sizes != expected:
-            self._refuse(
-                file, f"has {expected[0]:,} bytes in the hub's list, and {sizes[0]:,} there"
-            )
+        listed_bytes, there_bytes = file.tag.size_bytes, piece.file_size_bytes
+        if (there_bytes, len(piece.data)) != (listed_bytes, size_bytes):
+            why = f"has {listed_bytes:,} bytes in the hub's list, and {there_bytes:,} there"
+            self._refuse(file, why)
         contents = self._branch.staging.contents
         if file.writer is None:
             file.writer = ContentWriter(contents, next(self._numbers))
@@ -311,15 +307,14 @@ class Arrival:
     def _check(self, file: _File) -> None:
         """Raises: Corrupt for a file whose bytes do not have the hub's tag."""
         if (found := file.check.hexdigest()) != file.tag.etag:
-            self._refuse(file, f"has the tag {file.tag.etag} on the hub, and its bytes {found}")
+            self._refuse(file, f"has the ETag {file.tag.etag} on the hub, and its bytes have {found}")
 
     def _refuse(self, file: _File, why: str) -> NoReturn:
         self._files.pop(file.path, None)
         if self._branch.staging.overlay.get(file.names) is not None:
-            self._branch.staging.overlay.remove(
-                file.names
-            )  # its beginning, so that it is read anew
-        raise Corrupt(f"{show_path(file.path)} {why}: nothing of it is given to clients as whole")
+            # its beginning, so that it is read anew
+            self._branch.staging.overlay.remove(file.names)
+        raise Corrupt(f"{show_path(file.path)} {why}: no client gets it as a whole file")
 
     def _put(self, names: Names, entry: TreeEntry) -> None:
         self._branch.staging.overlay.put_file(names, entry)

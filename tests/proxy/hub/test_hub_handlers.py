@@ -14,7 +14,7 @@ import pytest
 from huggingface_hub import errors
 
 from lodefs.chunkstore.errors import NotFound
-from lodefs.chunkstore.format import hub
+from lodefs.chunkstore.format import git, hub
 from lodefs.chunkstore.format.inodes import ROOT_INO
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.protocol.wire import Entry, Page, Snapshot
@@ -183,7 +183,7 @@ def test_tags_of_the_hub(mirror: Mirror) -> None:
     """A commit with the hub's id and tags is given with them; without its tags it is not."""
     rig, api = mirror.rig, mirror.api()
     sha, sha256 = "0123456789" * 4, hashlib.sha256(WEIGHTS).hexdigest()
-    blob = hub.blob_id(b"read me")
+    blob = git.blob_id(b"read me")
     rig.maker.metadata = ((hub.COMMIT, sha),)
     files = {b"README.md": b"read me", b"w": WEIGHTS, b"new": b"n"}
     commit = rig.maker.commit(REPO, files)

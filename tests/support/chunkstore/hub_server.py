@@ -18,7 +18,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from lodefs.chunkstore.format import hub
+from lodefs.chunkstore.format import git
+from lodefs.chunkstore.format.lfs import Pointer, encode_pointer
 
 LFS_BYTES_MIN = 1000
 PAGE_ENTRIES = 3
@@ -56,7 +57,7 @@ def etag_of(content: bytes) -> str:
     """The ETag that the hub gives a file."""
     if len(content) >= LFS_BYTES_MIN:
         return hashlib.sha256(content).hexdigest()
-    return hub.blob_id(content)
+    return git.blob_id(content)
 
 
 class HubServer:
@@ -244,7 +245,7 @@ def _tree(files: Contents, top: str, *, recursive: bool) -> list[dict[str, objec
         for depth in range(1, len(names)):
             above = top + "/".join(names[:depth])
             if recursive or depth == 1:
-                oid = hub.blob_id(above.encode())
+                oid = git.blob_id(above.encode())
                 found[above] = {"type": "directory", "path": above, "oid": oid, "size": 0}
         if recursive or len(names) == 1:
             found[path] = _file(path, files[path])
@@ -255,7 +256,7 @@ def _file(path: str, content: bytes) -> dict[str, object]:
     size_bytes, etag = len(content), etag_of(content)
     if size_bytes < LFS_BYTES_MIN:
         return {"type": "file", "path": path, "oid": etag, "size": size_bytes}
-    pointer = hub.lfs_pointer(etag, size_bytes)
+    pointer = encode_pointer(Pointer(etag, size_bytes))
     lfs = {"oid": etag, "size": size_bytes, "pointerSize": len(pointer)}
-    oid = hub.blob_id(pointer)
+    oid = git.blob_id(pointer)
     return {"type": "file", "path": path, "oid": oid, "size": size_bytes, "lfs": lfs}

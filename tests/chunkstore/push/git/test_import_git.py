@@ -456,7 +456,7 @@ def test_servers_that_ask_or_lead_elsewhere(world: World, tmp_path: Path) -> Non
             assert file.read_text() == lines
         for target in (elsewhere.url(""), f"file://{tmp_path}", "ext::sh -c touch%20x"):
             server.state["redirect"] = target.rstrip("/")
-            with pytest.raises(Denied, match="leads elsewhere, which is not followed"):
+            with pytest.raises(Denied, match="redirects, and no redirect is followed"):
                 world.run(url)
         assert elsewhere.asked == []
 
