@@ -13,6 +13,7 @@ from pathlib import Path
 from lodefs.chunkstore.errors import Corrupt, InvalidInput
 from lodefs.chunkstore.format.compression import decompress
 from lodefs.chunkstore.protocol.lfs_recipe import KNOWN, Decoder, Hole, Piece
+from lodefs.chunkstore.system.batched_writes import write_at
 from lodefs.chunkstore.system.os_errors import kind_of
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.node import Upload
@@ -32,7 +33,7 @@ async def received(
     with _new_file(directory) as (fd, file):
         hasher, size_bytes = hashlib.sha256(), 0
         async for block in _blocks(content):
-            await asyncio.to_thread(_add, fd, hasher, block)
+            await asyncio.to_thread(_add, fd, hasher, block, size_bytes)
             size_bytes += len(block)
         _check(oid, hasher.hexdigest(), size_bytes)
         yield Upload(oid, file, size_bytes)
@@ -43,7 +44,7 @@ async def received_in_pieces(
     directory: Path, oid: str, content: AsyncIterator[bytes], fill: Fill
 ) -> AsyncIterator[Upload]:
     """Does what ``received`` does for an object that comes as lfs_recipe says. ``fill`` writes the
-    chunks that did not come, and raises Conflict if there are none such."""
+    chunks that did not come, and raises Conflict if the store lacks one of them."""
     with _new_file(directory) as (fd, file):
         decoder, holes, size_bytes = Decoder(), list[Hole](), 0
         async for block in _blocks(content):
@@ -91,9 +92,9 @@ def _check(oid: str, found: str, size_bytes: int) -> None:
         )
 
 
-def _add(fd: int, hasher: hashlib._Hash, block: bytes) -> None:
+def _add(fd: int, hasher: hashlib._Hash, block: bytes, offset: int) -> None:
     hasher.update(block)
-    _write(fd, block, None)
+    _write(fd, block, offset)
 
 
 def _write_pieces(fd: int, pieces: Sequence[Piece], offset: int) -> None:
@@ -107,16 +108,10 @@ def _write_pieces(fd: int, pieces: Sequence[Piece], offset: int) -> None:
         offset += piece.size_bytes
 
 
-def _write(fd: int, data: Buffer, offset: int | None) -> None:
-    """Writes at an offset, or at the end of what was written without one."""
-    view = memoryview(data)
+def _write(fd: int, data: Buffer, offset: int) -> None:
+    """Raises: NoSpace, Denied, Unavailable."""
     try:
-        while view:
-            if offset is None:
-                view = view[os.write(fd, view) :]
-            else:
-                written = os.pwrite(fd, view, offset)
-                view, offset = view[written:], offset + written
+        write_at(fd, offset, [data])
     except OSError as error:
         raise kind_of(error)(f"the upload cannot be kept on disk: {error.strerror}") from error
 

@@ -1,7 +1,7 @@
 """The chunks of the objects of Git LFS in one repository: which are there, and their bytes.
 
-A client that names a chunk of another repository gets no answer that differs from that for a chunk
-which nobody has: only what objects of its own repository name counts as there.
+Only chunks that objects of the repository name count as there. So a client that names a chunk of
+another repository gets the same answer as for a chunk that the store lacks.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from lodefs.chunkstore.push.changes.branch_commits import read_living_head
 from lodefs.chunkstore.push.index.push_index import IndexBroken, PushIndex, split
 from lodefs.chunkstore.repo.pack_reader import LostPack
 from lodefs.chunkstore.repo.store import Store
+from lodefs.chunkstore.system.batched_writes import write_at
 from lodefs.chunkstore.types import Buffer
 
 RUN_BYTES_MAX = 8 << 20  # read at once
@@ -70,7 +71,7 @@ class ObjectChunks:
                 for hole, data in zip(run, self._read(first, len(run)), strict=True):
                     if len(data) != hole.size_bytes or digest_of(data) != hole.chunk_id:
                         raise _gone()
-                    _write(fd, data, hole.offset)
+                    write_at(fd, hole.offset, [data])
         finally:
             os.close(fd)
 
@@ -127,10 +128,3 @@ def _runs(holes: Iterable[Hole], places: dict[bytes, ChunkAt]) -> Iterator[list[
         run_bytes += hole.size_bytes
     if run:
         yield run
-
-
-def _write(fd: int, data: Buffer, offset: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(fd, view, offset)
-        view, offset = view[written:], offset + written
