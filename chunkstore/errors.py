@@ -13,8 +13,8 @@ _TOLD_END_BYTES = 500
 
 
 class LodefsError(Exception):
-    """Base of all errors that lodefs raises on purpose. Tasks on other machines return them by
-    pickle, so that works whatever a constructor takes."""
+    """Base of all errors that lodefs raises on purpose. Tasks on other machines return errors by
+    pickle, which works whatever their constructors take."""
 
     def __reduce__(self) -> tuple[object, ...]:
         state = {name: value for name, value in vars(self).items() if not callable(value)}

@@ -67,7 +67,9 @@ class Decoder:
                 return
             at = len(MAGIC)
             if self._left[:at] != MAGIC:
-                raise InvalidInput("these are no pieces of an object, or of a later version")
+                raise InvalidInput(
+                    "these bytes are not the pieces of an object, or a later lodefs sent them"
+                )
             self._has_begun = True
         while at + _HEAD.size <= len(self._left):
             codec, size_bytes, sent_bytes = _HEAD.unpack_from(self._left, at)

@@ -37,7 +37,7 @@ def reject(given: Mapping[str, object], why: str) -> None:
 
 
 def spec_from(words: str) -> Spec:
-    """Parses REPO[@REV][:PATH] of the command line, where REPO may be the URL of a Git repository.
+    """Parses REPO[@REV][:PATH] of the command line; REPO may be the URL of a Git repository.
     Raises: InvalidInput, with a hint if the colon before PATH is missing, or the revision before
     ~N."""
     if is_git_url(words):

@@ -12,7 +12,7 @@ from lodefs.settings.session import Session
 
 @click.group(epilog=cli.examples("lodefs lfs agent    # git lfs starts it"))
 def lfs() -> None:
-    """Git LFS: what machines that run Git can have besides git-lfs."""
+    """Transfer objects for Git LFS, on machines that run Git."""
 
 
 @cli.command(

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from lodefs.chunkstore.repo.verify import VerifyResult
 
 _SHARE_DEFAULT = "1/30"
-_PART = cli.option("Task K of N, which many machines share.", type=TASK_SHARE, metavar="K/N")
+_PART = cli.option("Part K of N, one for each machine.", type=TASK_SHARE, metavar="K/N")
 _EXECUTOR = cli.option(f"Read by its tasks: {EXECUTORS}", metavar="EXECUTOR")
 
 
@@ -70,8 +70,8 @@ def verify(
     if of_cache:
         if spec is not None or data or sources or part or executor:
             raise InvalidInput(
-                "--cache checks all of a node's cache: no REPO, --data, --sources, --part and "
-                "--executor with it"
+                "--cache checks all of a node's cache: leave out REPO, --data, --sources, --part "
+                "and --executor"
             )
         if cache_dir is not None:
             cli.reject(session.command_options, "does nothing with --cache-dir")
@@ -373,7 +373,7 @@ def _scrubbed(
 
     _refuse_both(part, executor)
     if part is not None and share is not None:
-        raise InvalidInput("--part reads all packs of its part: no --share with it")
+        raise InvalidInput("--part reads all packs of its part: leave out --share")
     options = ScrubOptions(parse_share(share or _SHARE_DEFAULT), rate, workers)
     objects = session.store.objects
     with ExitStack() as stack:
@@ -389,4 +389,6 @@ def _scrubbed(
 
 def _refuse_both(part: TaskShare | None, executor: str | None) -> None:
     if part is not None and executor is not None:
-        raise InvalidInput("--part is the work of one machine, and --executor all work: use one")
+        raise InvalidInput(
+            "--part does the part of one machine, and --executor all parts: use one of them"
+        )

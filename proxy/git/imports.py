@@ -94,7 +94,10 @@ class GitProcesses:
         named = None if steps else git.name_in(name)
         url = url_of_repo(repo, settings.allowed)
         if url is None or named is None:
-            raise NotFound(f"{repo}@{rev} is nothing that this node imports from Git")
+            raise NotFound(
+                f"this node does not import {repo}@{rev}: it imports commits, branches and tags of "
+                "the Git repositories that its settings name"
+            )
         own = (repo, repo.removesuffix(".git"))  # the LFS server has the name without its end
         return GitOrder(
             url=url,

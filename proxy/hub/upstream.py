@@ -35,8 +35,8 @@ TELL_AGAIN_S = 10.0  # that somebody still waits for a file
 FETCH_S_MAX = 24 * 3600.0
 ASK_EVERY_S = 1.0
 ENDED_MAX = 1024
-ENDED_S = 60.0  # how long an outcome is told again; twice as long after each failure in a row, from
-FAILED_S_FIRST = 2.0
+ENDED_S = 60.0  # how long an outcome is told again
+FAILED_S_FIRST = 2.0  # the same of a failure; twice as long after each further one, up to ENDED_S
 LINE_BYTES_MAX = 1 << 16
 _COMMAND = python_process.command("lodefs.chunkstore.push.remote.hub_fetch")
 

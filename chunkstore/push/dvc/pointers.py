@@ -114,7 +114,7 @@ def _outs(path: bytes, folder: str, outs: list[Any]) -> Iterator[Out]:
             continue
         plain = md5.removesuffix(".dir")
         if not _MD5.match(plain):
-            raise _bad(path, f"{md5[:80]!r} is no MD5")
+            raise _bad(path, f"{md5[:80]!r} is not an MD5")
         at = _below(path, folder, _get(path, one, "path", str, ""))
         is_legacy = _get(path, one, "hash", str, "") != "md5"
         yield Out(at, plain, md5 != plain, is_legacy, _get(path, one, "remote", str, ""))
@@ -142,7 +142,7 @@ def _yaml(path: bytes, data: bytes) -> dict[str, Any]:
     if document is None:
         return {}
     if not isinstance(document, dict):
-        raise _bad(path, "it is no mapping")
+        raise _bad(path, "it is not a mapping")
     return document
 
 

@@ -55,9 +55,9 @@ def test_parts(lodefs: Lodefs, objects: MemoryObjects) -> None:
     ("words", "hint"),
     [
         (("scrub", "--part", "4/3"), "3/32 is the third of 32"),
-        (("scrub", "--part", "1/3", "--share", "1/30"), "no --share with it"),
-        (("scrub", "--part", "1/3", "--executor", "mpi"), "use one"),
-        (("verify", "--data", "--part", "1/3", "--executor", "mpi"), "use one"),
+        (("scrub", "--part", "1/3", "--share", "1/30"), "leave out --share"),
+        (("scrub", "--part", "1/3", "--executor", "mpi"), "use one of them"),
+        (("verify", "--data", "--part", "1/3", "--executor", "mpi"), "use one of them"),
         (("verify", "--executor", "mpi"), "it needs --data"),
         (("verify", "--cache", "--part", "1/3"), "--part and --executor with it"),
         (("scrub", "--executor", "spark://x"), "use processes:N"),
