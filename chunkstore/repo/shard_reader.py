@@ -43,11 +43,8 @@ from lodefs.chunkstore.system.os_errors import kind_of
 from lodefs.chunkstore.system.parallel_map import map_ahead
 
 WINDOW_SIZE_BYTES = 2 * 1024 * 1024  # read at once: the whole shard for up to 3.5 GB of new data
-
 HOOKS_WINDOW_SIZE_BYTES = 128 * 1024  # the hooks of a push of some 10 GB
 HOOKS_SIZE_BYTES_MAX = 256 << 20  # the hooks of any push of packs with more than a few chunks
-
-
 SHARDS_AHEAD = 32  # in memory; large ones in part
 SPOILED = (Changed, Corrupt, NotFound, UnknownFormat)  # such a shard costs only space
 

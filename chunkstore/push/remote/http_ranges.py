@@ -14,8 +14,6 @@ _PARTIAL = 206
 # What the answers to HEAD and to a GET of a range both say of the whole file. A Content-MD5 may be
 # that of the range (RFC 2616, 14.15).
 _FACTS = ("ETag", "Last-Modified")
-
-
 PAGE_BYTES_MAX = 32 << 20  # some 300,000 links
 
 

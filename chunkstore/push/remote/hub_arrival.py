@@ -307,7 +307,9 @@ class Arrival:
     def _check(self, file: _File) -> None:
         """Raises: Corrupt for a file whose bytes do not have the hub's tag."""
         if (found := file.check.hexdigest()) != file.tag.etag:
-            self._refuse(file, f"has the ETag {file.tag.etag} on the hub, and its bytes have {found}")
+            self._refuse(
+                file, f"has the ETag {file.tag.etag} on the hub, and its bytes have {found}"
+            )
 
     def _refuse(self, file: _File, why: str) -> NoReturn:
         self._files.pop(file.path, None)
