@@ -30,7 +30,8 @@ def agent(session: Session) -> None:
     know the agent get whole objects.
     """
     from lodefs.lfs.agent import serve
-    from lodefs.lfs.transfers import ServerTransfers, objects_folder
+    from lodefs.lfs.transfers import ServerTransfers
+    from lodefs.lfs.users_git import objects_folder
     from lodefs.proxies.own_proxy import node_socket
 
     transfers = ServerTransfers(node_socket(session), objects_folder())

@@ -7,7 +7,6 @@ import http.client
 import os
 import socket
 import ssl
-import subprocess
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -23,6 +22,7 @@ from lodefs.chunkstore.errors import (
     NotFound,
     Unavailable,
 )
+from lodefs.lfs import users_git
 
 TIMEOUT_S = 60.0
 COMMIT_TIMEOUT_S = 3600.0  # an upload is answered after its commit
@@ -35,7 +35,6 @@ _ERRORS: dict[int, type[LodefsError]] = {
     422: InvalidInput,
     507: NoSpace,
 }
-_GIT_TIMEOUT_S = 10.0
 
 
 class Place(NamedTuple):
@@ -157,20 +156,9 @@ class _UnixConnection(http.client.HTTPConnection):
 @cache
 def _context(url: str) -> ssl.SSLContext:
     """Returns what Git's settings say of the certificate of a server."""
-    ca_file = os.environ.get("GIT_SSL_CAINFO") or _git_says("http.sslCAInfo", url)
+    ca_file = os.environ.get("GIT_SSL_CAINFO") or users_git.setting("http.sslCAInfo", url)
     context = ssl.create_default_context(cafile=ca_file or None)
-    if "GIT_SSL_NO_VERIFY" in os.environ or _git_says("http.sslVerify", url) == "false":
+    if "GIT_SSL_NO_VERIFY" in os.environ or users_git.setting("http.sslVerify", url) == "false":
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     return context
-
-
-def _git_says(name: str, url: str) -> str:
-    words = ["git", "config", "--get-urlmatch", name, url]
-    try:
-        done = subprocess.run(
-            words, capture_output=True, text=True, check=False, timeout=_GIT_TIMEOUT_S
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout.strip()

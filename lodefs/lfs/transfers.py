@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +17,6 @@ from lodefs.lfs.sending import Sender
 from lodefs.lfs.server import LfsServer, Place, place_of
 
 T = TypeVar("T")
-_GIT_TIMEOUT_S = 10.0
 
 
 class ServerTransfers:
@@ -68,16 +65,3 @@ class ServerTransfers:
                 if pause_s is None:
                     raise
                 time.sleep(pause_s)
-
-
-def objects_folder() -> Path:
-    """Returns the directory for unfinished downloads in the Git repository of this process: git lfs
-    moves files from there. Raises: Unavailable."""
-    words = ["git", "rev-parse", "--git-common-dir"]
-    try:
-        done = subprocess.run(
-            words, capture_output=True, text=True, check=True, timeout=_GIT_TIMEOUT_S
-        )
-    except (OSError, subprocess.SubprocessError) as error:
-        raise Unavailable("this is not the directory of a Git repository") from error
-    return Path(os.path.abspath(done.stdout.strip())) / "lfs" / "tmp"
