@@ -51,8 +51,8 @@ class PlannedDirectory(msgspec.Struct, array_like=True, frozen=True, forbid_unkn
 
 
 class PlannedPiece(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
-    """The bytes of a large file that a part reads: a stretch of which it stores the chunks, or all
-    of them, of which it computes the digest."""
+    """The bytes of a large file that a part reads: a stretch whose chunks it stores, or the whole
+    file, if it computes the digest."""
 
     begin: int
     end: int

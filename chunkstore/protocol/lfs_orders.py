@@ -58,8 +58,8 @@ Order = FindChunks | FillHoles | PutObjects | ListLocks | AddLock | RemoveLock
 
 
 class KnownChunks(msgspec.Struct, frozen=True):
-    """What the store tells one who cuts objects: the sizes of chunks (least, average, largest), and
-    for each chunk that was asked about, "1" if it is there or "0"."""
+    """What a client must know to cut objects: the sizes of the store's chunks (least, average,
+    largest), and for each chunk that it asked about, "1" if it is there or "0"."""
 
     sizes_bytes: tuple[int, int, int]
     known: str

@@ -71,7 +71,7 @@ def check_group(packs: PackReader, jobs: Sequence[DataJob], workers: int) -> lis
 
 
 class DataCheck:
-    """Does jobs, of which several threads may do one each. Raises: Unavailable, Denied."""
+    """Does jobs, for any thread. Raises: Unavailable, Denied."""
 
     def __init__(self, packs: PackReader) -> None:
         self._packs = packs

@@ -1,4 +1,4 @@
-"""Uploads of which only new chunks are sent: objects are cut as the store cuts them."""
+"""Uploads that send only new chunks: objects are cut as the store cuts them."""
 
 from __future__ import annotations
 

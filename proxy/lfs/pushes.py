@@ -21,7 +21,7 @@ LOST_MAX = 10_000  # objects
 
 @dataclass(frozen=True, slots=True)
 class Pusher:
-    """One who uploads: a repository, and the name of a token."""
+    """The source of uploads: the name of a token, and the repository."""
 
     repo: str
     name: str

@@ -11,8 +11,8 @@ LIST_BYTES_MAX = 32 << 20  # 600,000 members with short names; Python's objects 
 
 
 class BoundedZip:
-    """The file of a zip, of which no more than LIST_BYTES_MAX are read at once; members are read in
-    small pieces. Otherwise it is that file. ``shown`` names it."""
+    """The file of a zip. A read of more than LIST_BYTES_MAX is refused, and only that of the list
+    can be so large. In all else it is that file. ``shown`` names it."""
 
     def __init__(self, file: Any, shown: str) -> None:
         self._file = file

@@ -102,9 +102,9 @@ def joined(
     split: Mapping[bytes, SplitFile],
     executor: Executor,
 ) -> Item:
-    """Returns the directory that has what the roots have together. ``split`` are the files of which
-    several roots have a piece. Only what is being stored of it is in memory. Raises: what
-    ``SharedDirectory.read_children`` raises."""
+    """Returns the directory that has what the roots have together. ``split`` are the files
+    whose pieces are in several roots. Only the directory that is being stored is in memory. Raises:
+    what ``SharedDirectory.read_children`` raises."""
     if len(roots) == 1:
         return roots[0]
     trees = map_ahead(executor, packs.read_tree, roots, TREES_AHEAD)
@@ -120,7 +120,7 @@ class _Joining(NamedTuple):
 
 
 class SharedDirectory(ChangedDirectory):
-    """A directory of which several parts have some."""
+    """A directory that several parts share."""
 
     __slots__ = ("_joining", "_parts", "_path", "_trees")
 

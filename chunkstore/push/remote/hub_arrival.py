@@ -38,12 +38,12 @@ PIECE_BYTES = 4 << 20
 REQUESTS_MAX = 16  # at once; as many pieces may be in memory
 FILE_REQUESTS_MAX = 6  # for one file, so that a slow one does not delay others
 WAKE_S = 0.5  # how often new wishes are looked for while no piece comes
-TURNS_MAX = 256  # files of which pieces come in turn
+TURNS_MAX = 256  # files whose pieces come in turn
 COMMIT_S = 60.0  # between two commits
 COMMIT_BYTES = 1 << 30
 # While somebody waits: clients give up after 10 s without a byte
 COMMIT_WANTED_S = 1.0
-WANTED_S = 30.0  # how long one who waited is taken to be there
+WANTED_S = 30.0  # how long a client that waited is taken to wait still
 
 
 class Ranges(Protocol):
@@ -134,7 +134,7 @@ class Arrival:
         self._trees = RecentTrees(branch.store.packs)
         self._numbers = count()
         self._files: dict[bytes, _File] = {}  # that are coming
-        self._turns: deque[_File] = deque()  # of which there is more to ask for
+        self._turns: deque[_File] = deque()  # those with more to ask for
         self._jumped: set[bytes] = set()  # files that came before their turn
         self._rest = self._walk(listing, b"")
         self._requests = 0  # under way

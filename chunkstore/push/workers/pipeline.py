@@ -305,8 +305,8 @@ class _WindowJoiner:
         return [part], start
 
     def _join_stretch(self, stretch: Stretch, prepared: Prepared) -> tuple[list[CutFile], int]:
-        """Does what ``join`` does, for a file of which one stretch is stored. ``digest`` is that of
-        the chunks alone."""
+        """Does what ``join`` does, for one stretch of a file. ``digest`` is that of its chunks
+        alone."""
         large, read, got = self._large, self._read, prepared.reads[0]
         assert got.stat is not None
         window_offset = read.offset - read.overlap
