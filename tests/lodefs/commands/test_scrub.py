@@ -59,7 +59,7 @@ def test_parts(lodefs: Lodefs, objects: MemoryObjects) -> None:
         (("scrub", "--part", "1/3", "--executor", "mpi"), "use one of them"),
         (("verify", "--data", "--part", "1/3", "--executor", "mpi"), "use one of them"),
         (("verify", "--executor", "mpi"), "it needs --data"),
-        (("verify", "--cache", "--part", "1/3"), "--part and --executor with it"),
+        (("verify", "--cache", "--part", "1/3"), "--part and --executor"),
         (("scrub", "--executor", "spark://x"), "use processes:N"),
     ],
 )
