@@ -10,16 +10,26 @@ import os
 import re
 import shlex
 import subprocess
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, NotFound, Unavailable
+from lodefs.chunkstore.errors import (
+    Denied,
+    InvalidInput,
+    LodefsError,
+    NotFound,
+    TooLarge,
+    Unavailable,
+)
 
 MEMORY_BYTES_MAX = 4 << 30
 SLOW_BYTES_S, SLOW_S = 1000, 60  # a server that sends less for so long has stopped
+PRINTED_BYTES_MAX = 256 << 20  # of a server's branches and tags, say
+SAID_BYTES_MAX, _SAID_S_MAX = 64 << 10, 5.0
 _KEPT = ("PATH", "HOME", "SSH_AUTH_SOCK", "SSL_CERT_FILE", "SSL_CERT_DIR", "GIT_SSL_CAINFO")
 _PROXIES = ("http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY", "no_proxy")
 _NULL = "/dev/null"
@@ -33,6 +43,38 @@ _TIMED_OUT = 124
 _NO_REPOSITORY = re.compile(r"repository '[^']*' not found|Repository not found")
 _TOLD_CHARS_MAX = 600
 _NO_PASSWORD = ("could not read Username", "could not read Password", "Authentication failed")
+
+
+class Said:
+    """What a process writes to its standard error. Servers and files of others can have git say
+    things without end, and a pipe that nobody reads stops it: so all is read, and only the
+    beginning is kept. In a ``with`` block a process is started."""
+
+    def __init__(self) -> None:
+        self._kept = b""
+        self._source, self._target = os.pipe()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+
+    def __enter__(self) -> Said:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._target)
+
+    def fileno(self) -> int:
+        """Returns the descriptor that the process writes to."""
+        return self._target
+
+    def beginning(self) -> bytes:
+        """Returns the beginning, after the process has ended."""
+        self._thread.join(_SAID_S_MAX)  # what git has started may live on
+        return self._kept
+
+    def _read(self) -> None:
+        while block := os.read(self._source, SAID_BYTES_MAX):
+            self._kept += block[: SAID_BYTES_MAX - len(self._kept)]
+        os.close(self._source)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,29 +98,35 @@ class GitProcess:
     credentials_file: Path | None = None
 
     def run(self, *words: str, index: Path | None = None, stdin: IO[bytes] | None = None) -> bytes:
-        """Returns what a command prints. Raises: as ``error_of``."""
-        with self.started(*words, stdin=stdin or subprocess.DEVNULL, index=index) as process:
-            printed, said = process.communicate()
-        if process.returncode:
-            raise self.error_of(words[0], process.returncode, said)
+        """Returns what a command prints. Raises: as ``error_of``; TooLarge."""
+        with self.started(*words, stdin=stdin or subprocess.DEVNULL, index=index) as running:
+            process, said = running
+            assert process.stdout is not None
+            printed = process.stdout.read(PRINTED_BYTES_MAX + 1)
+            if len(printed) > PRINTED_BYTES_MAX:
+                raise TooLarge(f"git {words[0]} prints more than {PRINTED_BYTES_MAX:,} bytes")
+            code = process.wait()
+        if code:
+            raise self.error_of(words[0], code, said.beginning())
         return printed
 
     @contextmanager
     def started(
         self, *words: str, stdin: IO[bytes] | int = subprocess.DEVNULL, index: Path | None = None
-    ) -> Iterator[subprocess.Popen[bytes]]:
+    ) -> Iterator[tuple[subprocess.Popen[bytes], Said]]:
         """Runs a command whose output is read while it runs, and which ends with the block."""
-        process = subprocess.Popen(
-            self._command(words),
-            stdin=stdin,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=self._environment(index),
-            cwd="/",
-        )
+        with Said() as said:
+            process = subprocess.Popen(
+                self._command(words),
+                stdin=stdin,
+                stdout=subprocess.PIPE,
+                stderr=said.fileno(),
+                env=self._environment(index),
+                cwd="/",
+            )
         with process:
             try:
-                yield process
+                yield process, said
             finally:
                 process.terminate()  # timeout(1) passes it on; nobody would pass on SIGKILL
 
@@ -86,12 +134,11 @@ class GitProcess:
         self, *words: str, stdin: IO[bytes] | int = subprocess.DEVNULL, index: Path | None = None
     ) -> Iterator[bytes]:
         """Yields what a command prints, without the NULs between. Raises: Unavailable."""
-        with self.started(*words, stdin=stdin, index=index) as process:
+        with self.started(*words, stdin=stdin, index=index) as (process, said):
             assert process.stdout is not None
             yield from _split(process.stdout)
-            said = process.communicate()[1]
-            if process.returncode:
-                raise self.error_of(words[0], process.returncode, said)
+            if code := process.wait():
+                raise self.error_of(words[0], code, said.beginning())
 
     def error_of(self, word: str, code: int, stderr: bytes) -> LodefsError:
         """Returns the error of a command that failed: Denied, NotFound, InvalidInput,

@@ -195,7 +195,7 @@ class GitRepository:
     def blobs(self) -> Iterator[BlobReader]:
         """Reads contents for a block."""
         words = ("cat-file", "--batch")
-        with self._git.started(*words, stdin=subprocess.PIPE) as process:
+        with self._git.started(*words, stdin=subprocess.PIPE) as (process, _):
             try:
                 yield BlobReader(self.url, process)
             except Corrupt:

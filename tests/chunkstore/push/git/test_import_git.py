@@ -29,6 +29,7 @@ from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.push.changes.change import Put as PutChange
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
+from lodefs.chunkstore.push.git import git_process
 from lodefs.chunkstore.push.git.git_process import GitLimits
 from lodefs.chunkstore.push.git.git_repository import GitAccess, GitRepository
 from lodefs.chunkstore.push.git.import_git import GitResult, GitSource, import_git
@@ -256,6 +257,24 @@ def test_archive_attributes(world: World, tmp_path: Path) -> None:
     assert set(world.contents(older.commit)) == {
         ".gitattributes", "ci/.gitattributes", "ci/y", "keep",
     }  # fmt: skip
+
+
+def test_files_about_which_git_says_much(world: World, tmp_path: Path) -> None:
+    """Git warns about each malformed line of attributes: more than a pipe takes stops no import."""
+    lines = b"".join(b"file-%d -no/attribute\n" % number for number in range(2000))
+    make_repository(tmp_path / "r.git", [{".gitattributes": lines, "a": b"1"}])
+    world.access = replace(world.access, limits=GitLimits(fetch_s_max=20))
+    assert world.run(tmp_path / "r.git").files == 2
+
+
+def test_what_git_prints_is_limited(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server with too many branches costs no more memory than the limit."""
+    monkeypatch.setattr(git_process, "PRINTED_BYTES_MAX", 50)
+    make_repository(tmp_path / "r.git", [{"a": b"1"}])
+    with pytest.raises(TooLarge, match="git ls-remote prints more than 50 bytes"):
+        world.run(tmp_path / "r.git", "main")
 
 
 def test_hooks_filters_and_settings_of_others_never_run(world: World, tmp_path: Path) -> None:
