@@ -54,6 +54,11 @@ class Lru(Generic[K, V]):
         with self._lock:
             return list(self._entries.items())
 
+    def values(self) -> list[V]:
+        """Returns the values of all present entries, oldest first."""
+        with self._lock:
+            return list(self._entries.values())
+
 
 class SingleFlightCache(Generic[K, V]):
     """A map of loaded values that keeps the recently used ones. ``entries_max`` bounds their

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
-from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.errors import LodefsError, Unavailable
 from lodefs.chunkstore.protocol.lfs_orders import Order, Outcome, PutObjects
 from lodefs.proxy.lfs.pushes import Pusher, Pushes
 from lodefs.proxy.lfs.upload_journal import Kept, UploadJournal
@@ -86,8 +86,11 @@ class GroupCommits:
             await self._orders.carry_out(PutObjects(repo, {upload.oid: str(file)}))
         finally:
             _remove(file)
+        self._pushes.stored(repo, {upload.oid})
         await self._until(lambda one: one.pusher == pusher)
-        self._pushes.check(pusher, time.monotonic())
+        if self._is_closing:  # the next proxy commits what was answered
+            raise Unavailable("the proxy is stopping: push again")
+        self._pushes.check(key, pusher, time.monotonic())
 
     async def settled(self, repo: str, oid: str) -> None:
         self._flush(repo)
@@ -132,6 +135,7 @@ class GroupCommits:
             if not self._is_closing:
                 self._lose(group, error)
         else:
+            self._pushes.stored(repo, files.keys())
             await asyncio.to_thread(_remove, *(one.file for one in group))
 
     def _lose(self, group: list[Kept], why: object) -> None:

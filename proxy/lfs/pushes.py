@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.system.lru import Lru
@@ -27,29 +27,47 @@ class Pusher:
     name: str
 
 
+@dataclass(slots=True)
+class _Batch:
+    """The objects of a batch: those that did not come yet, those that were answered before their
+    commit, and those of them that could not be stored."""
+
+    pusher: Pusher
+    missing: set[str]
+    answered: set[str] = field(default_factory=set)
+    lost: set[str] = field(default_factory=set)
+
+
 class Pushes:
     """The batches of one node. ``now_s`` is any clock that only goes forward."""
 
     def __init__(self) -> None:
-        self._missing: Lru[str, tuple[Pusher, set[str]]] = Lru(BATCHES_MAX)
+        self._batches: Lru[str, _Batch] = Lru(BATCHES_MAX)
         self._lost: dict[tuple[Pusher, str], float] = {}  # the time when each is forgotten
 
     def begin(self, pusher: Pusher, asked: Collection[str], missing: Collection[str]) -> str:
         """Notes a batch. Returns the key that its uploads bring."""
+        batch = _Batch(pusher, set(missing))
+        for older in self._batches.values():  # a client that repeats an upload asks again
+            if older.pusher == pusher and not older.missing.isdisjoint(batch.missing):
+                batch.lost |= older.lost.difference(asked)
         for oid in asked:
             self._lost.pop((pusher, oid), None)  # the client has learned that it is not there
+        self.stored(pusher.repo, set(asked).difference(missing))
         key = secrets.token_urlsafe(9)
-        self._missing.put(key, (pusher, set(missing)))
+        self._batches.put(key, batch)
         return key
 
     def is_followed(self, key: str, pusher: Pusher, oid: str) -> bool:
         """Notes that the bytes of an object have come. Returns whether others of its batch will
         follow; False if that is not known."""
-        of, missing = self._missing.get(key) or (pusher, set())
-        if of != pusher or oid not in missing:
+        batch = self._batches.get(key)
+        if batch is None or batch.pusher != pusher or oid not in batch.missing:
             return False
-        missing.remove(oid)
-        return bool(missing)
+        batch.missing.remove(oid)
+        if batch.missing:
+            batch.answered.add(oid)
+        return bool(batch.missing)
 
     def lose(self, pusher: Pusher, oid: str, now_s: float) -> None:
         """Notes that an object whose upload was answered could not be stored."""
@@ -57,11 +75,26 @@ class Pushes:
         while len(self._lost) >= LOST_MAX:
             del self._lost[next(iter(self._lost))]
         self._lost[pusher, oid] = now_s + LOST_S
+        for batch in self._batches.values():
+            if batch.pusher == pusher and oid in batch.answered:
+                batch.lost.add(oid)
 
-    def check(self, pusher: Pusher, now_s: float) -> None:
-        """Raises: InvalidInput if an object of this pusher was lost, and not asked for since."""
+    def stored(self, repo: str, oids: Collection[str]) -> None:
+        """Notes that the store has objects, whoever has sent them."""
+        for pusher, oid in [*self._lost]:
+            if pusher.repo == repo and oid in oids:
+                del self._lost[pusher, oid]
+        for batch in self._batches.values():
+            if batch.lost and batch.pusher.repo == repo:
+                batch.lost.difference_update(oids)
+
+    def check(self, key: str, pusher: Pusher, now_s: float) -> None:
+        """Raises: InvalidInput if an object of the batch was lost, however long ago, or lately one
+        of this pusher that was not asked for since."""
         self._lost = {one: until_s for one, until_s in self._lost.items() if until_s > now_s}
-        lost = sorted(oid for of, oid in self._lost if of == pusher)
+        batch = self._batches.get(key)
+        of_batch = batch.lost if batch is not None and batch.pusher == pusher else set()
+        lost = sorted(of_batch.union(oid for of, oid in self._lost if of == pusher))
         if lost:
             raise InvalidInput(
                 f"{len(lost)} objects that were sent before could not be stored, such as "

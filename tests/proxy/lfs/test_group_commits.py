@@ -12,6 +12,7 @@ import pytest
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, NoSpace, Unavailable
 from lodefs.chunkstore.protocol.lfs_orders import Order, Outcome, PutObjects
 from lodefs.proxy.lfs import group_commits
+from lodefs.proxy.lfs import pushes as pushes_module
 from lodefs.proxy.lfs.group_commits import GroupCommits
 from lodefs.proxy.lfs.pushes import LOST_S, Pusher, Pushes
 from lodefs.proxy.node import Upload
@@ -181,7 +182,61 @@ def test_lost_objects_are_forgotten() -> None:
     """A lost object concerns its own user, for as long as clients repeat."""
     pushes, alice = Pushes(), Pusher(REPO, "alice")
     pushes.lose(alice, "1", now_s=5)
-    pushes.check(Pusher(REPO, "bob"), now_s=5)
+    pushes.check("", Pusher(REPO, "bob"), now_s=5)
     with pytest.raises(InvalidInput, match="such as 1"):
-        pushes.check(alice, now_s=5)
-    pushes.check(alice, now_s=5 + LOST_S)
+        pushes.check("", alice, now_s=5)
+    pushes.check("", alice, now_s=5 + LOST_S)
+
+
+def test_a_batch_remembers_what_it_has_lost() -> None:
+    """Its last upload fails however late it comes, also after another client with the same token
+    has asked about what was lost, and if it is repeated; once the object is stored, it succeeds."""
+    pushes, alice = Pushes(), Pusher(REPO, "alice")
+    key = pushes.begin(alice, ["1", "2"], ["1", "2"])
+    assert pushes.is_followed(key, alice, "1")
+    pushes.lose(alice, "1", now_s=5)
+    pushes.begin(alice, ["1"], ["1"])
+    again = pushes.begin(alice, ["2"], ["2"])
+    for one in (key, again):
+        with pytest.raises(InvalidInput, match="such as 1"):
+            pushes.check(one, alice, now_s=5 + 2 * LOST_S)
+    pushes.check("", alice, now_s=5)
+    pushes.stored(REPO, {"1"})
+    for one in (key, again):
+        pushes.check(one, alice, now_s=5)
+
+
+def test_a_last_upload_that_comes_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large upload, which takes longer than lost objects of others are remembered, fails if an
+    answered one of its batch was lost."""
+    monkeypatch.setattr(pushes_module, "LOST_S", 0.0)
+
+    async def test(orders: MemoryOrders) -> None:
+        client = Client(tmp_path, orders)
+        client.asks(b"1", b"2")
+        await client.puts(b"1")
+        orders.fault = NoSpace("quota")
+        await client.node.settled(REPO, hashlib.sha256(b"1").hexdigest())
+        orders.fault = None
+        with pytest.raises(InvalidInput, match="push again"):
+            await client.puts(b"2")
+
+    run(test)
+
+
+def test_a_proxy_that_stops_during_the_last_upload(tmp_path: Path) -> None:
+    """The last upload is not answered with success while earlier ones are in the journal alone."""
+
+    async def test(orders: MemoryOrders) -> None:
+        client = Client(tmp_path, orders)
+        client.asks(b"1", b"2")
+        await client.puts(b"1")
+        orders.open.clear()
+        last = asyncio.create_task(client.puts(b"2"))
+        await orders.asked.wait()
+        orders.open.set()
+        client.node._is_closing = True  # as in the first step of close()
+        with pytest.raises(Unavailable, match="stopping"):
+            await last
+
+    run(test)
