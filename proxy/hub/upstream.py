@@ -190,7 +190,9 @@ class HubUpstream:
         before, failures, for_s = self._ended.get(fetch.order), 0, ENDED_S
         if outcome.state == "failed":
             failures = before.failures + 1 if before is not None else 1
-            for_s = min(ENDED_S, FAILED_S_FIRST * 2.0 ** (failures - 1))
+            # The first one is repeated at once: a process may have been killed, and clients that
+            # ask by another name may have got the files meanwhile
+            for_s = min(ENDED_S, FAILED_S_FIRST * (2.0 ** (failures - 1) - 1))
         for rev in {fetch.order.rev, outcome.sha or fetch.order.rev}:
             order = msgspec.structs.replace(fetch.order, rev=rev)
             self._ended.put(order, _Ended(self._clock_s() + for_s, outcome, failures))
