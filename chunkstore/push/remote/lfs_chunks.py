@@ -25,7 +25,8 @@ from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.batched_writes import write_at
 from lodefs.chunkstore.types import Buffer
 
-RUN_BYTES_MAX = 8 << 20  # read at once
+RUN_BYTES_MAX = 8 << 20  # read at once, if clients are right about the sizes of chunks
+RUN_MEMORY_BYTES_MAX = 32 << 20  # if they lie
 
 
 class ChunkAt(NamedTuple):
@@ -66,7 +67,9 @@ class ObjectChunks:
             raise _gone()
         fd = os.open(file, os.O_WRONLY)
         try:
-            for run in _runs(holes, places):
+            chunk_bytes_max = self._store.settings.chunking.size_bytes_max
+            chunks_max = max(1, RUN_MEMORY_BYTES_MAX // chunk_bytes_max)
+            for run in _runs(holes, places, chunks_max):
                 first = places[run[0].chunk_id]
                 for hole, data in zip(run, self._read(first, len(run)), strict=True):
                     if len(data) != hole.size_bytes or digest_of(data) != hole.chunk_id:
@@ -113,7 +116,9 @@ def _gone() -> Conflict:
     return Conflict("the store has lost chunks that it had: send the whole object")
 
 
-def _runs(holes: Iterable[Hole], places: dict[bytes, ChunkAt]) -> Iterator[list[Hole]]:
+def _runs(
+    holes: Iterable[Hole], places: dict[bytes, ChunkAt], chunks_max: int
+) -> Iterator[list[Hole]]:
     """Yields holes whose chunks lie one after the other in a pack."""
     run: list[Hole] = []
     run_bytes = 0
@@ -121,7 +126,8 @@ def _runs(holes: Iterable[Hole], places: dict[bytes, ChunkAt]) -> Iterator[list[
         if run:
             last = places[run[-1].chunk_id]
             follows = places[hole.chunk_id] == ChunkAt(last.pack, last.number + 1)
-            if not follows or run_bytes + hole.size_bytes > RUN_BYTES_MAX:
+            is_full = len(run) == chunks_max or run_bytes + hole.size_bytes > RUN_BYTES_MAX
+            if not follows or is_full:
                 yield run
                 run, run_bytes = [], 0
         run.append(hole)

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
+from random import Random
 
 import pytest
 
-from lodefs.chunkstore.errors import NotFound, Renamed
+from lodefs.chunkstore.errors import Conflict, NotFound, Renamed
 from lodefs.chunkstore.format import lfs
-from lodefs.chunkstore.format.names import Spec
+from lodefs.chunkstore.format.chunking import cut
+from lodefs.chunkstore.format.names import PackId, Spec, digest_of
 from lodefs.chunkstore.protocol.lfs_orders import (
     AddLock,
+    FillHoles,
     ListLocks,
     Order,
     Outcome,
     PutObjects,
     RemoveLock,
 )
+from lodefs.chunkstore.protocol.lfs_recipe import Hole, encode_holes
+from lodefs.chunkstore.push.remote import lfs_chunks
 from lodefs.chunkstore.push.remote.lfs_writer import LfsWriter
 from lodefs.chunkstore.repo.history import find
+from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import Store, create_store
 from lodefs.chunkstore.transfer.rename import RenameOptions, rename
+from lodefs.chunkstore.types import Buffer
 from tests.support.chunkstore.memory_objects import MemoryObjects
 
 OIDS = ["ab" * 32, "cd" * 32]
@@ -51,6 +59,30 @@ def test_objects(store: Store, writer: LfsWriter, tmp_path: Path) -> None:
     for oid in OIDS:
         entry = find(store, Spec("r", lfs.OBJECTS, lfs.object_path(oid).encode()))
         assert entry.size_bytes == 64 * 5000
+
+
+def test_chunks_of_sizes_that_a_client_makes_up(
+    store: Store, writer: LfsWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However small a client says that chunks are, few are in memory at once."""
+    data = Random(1).randbytes(3_000_000)
+    (tmp_path / "file").write_bytes(data)
+    writer.carry_out(PutObjects("r", {OIDS[0]: str(tmp_path / "file")}))
+    ends = [0, *cut(data, store.settings.chunking, final=True)]
+    ids = [digest_of(data[begin:end]) for begin, end in itertools.pairwise(ends)]
+    counts: list[int] = []
+
+    def read(packs: PackReader, pack: PackId, first: int, count: int) -> list[Buffer]:
+        counts.append(count)
+        return read_all(packs, pack, first, count)
+
+    read_all = PackReader.read
+    monkeypatch.setattr(PackReader, "read", read)
+    monkeypatch.setattr(lfs_chunks, "RUN_MEMORY_BYTES_MAX", 1 << 20)
+    holes = encode_holes([Hole(one, 0, 1) for one in ids])
+    with pytest.raises(Conflict):
+        writer.carry_out(FillHoles("r", str(tmp_path / "file"), holes))
+    assert len(ids) > 20 and counts == [4]
 
 
 def test_locks(writer: LfsWriter) -> None:
