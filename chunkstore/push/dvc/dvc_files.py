@@ -110,26 +110,38 @@ class DvcFiles:
 
     def _learn(self) -> None:
         """Reads all pointers. Data that lies in the directory as well is not looked at."""
-        outs = [out for path in self._walk(b"") for out in self._outs_at(path)]
+        outs = [out for path in self._walk() for out in self._outs_at(path)]
         for out in outs:
             if not out.is_directory:
-                self._outs[out.path] = out
+                self._name(out)
                 continue
             if self._objects.find(out) is None:
                 self._lacking[out.path] = self._objects.missing(out)
                 continue
             piece = self._objects.read(out, 0, MANIFEST_BYTES_MAX)
-            self._outs |= {one.path: one for one in manifest_of(out, bytes(piece.data))}
+            for one in manifest_of(out, bytes(piece.data)):
+                self._name(one)
 
-    def _walk(self, path: bytes) -> Iterator[bytes]:
+    def _name(self, out: Out) -> None:
+        """Notes a file. Raises: InvalidInput if another pointer names other data for its path."""
+        if self._outs.setdefault(out.path, out).md5 != out.md5:
+            raise InvalidInput(
+                f"{show_path(out.path)} is named twice by pointers of DVC, with different MD5s: "
+                "remove the pointer that is out of date"
+            )
+
+    def _walk(self) -> Iterator[bytes]:
         """Yields the paths of files that may be pointers."""
-        for name, is_directory in self._files.names(path):
-            below = path + b"/" + name if path else name
-            if is_directory:
-                if name not in _OWN:
-                    yield from self._walk(below)
-            elif name == LOCK or name.endswith(SUFFIX):
-                yield below
+        waiting = [b""]
+        while waiting:
+            path = waiting.pop()
+            for name, is_directory in self._files.names(path):
+                below = path + b"/" + name if path else name
+                if is_directory:
+                    if name not in _OWN:
+                        waiting.append(below)
+                elif name == LOCK or name.endswith(SUFFIX):
+                    yield below
 
     def _outs_at(self, path: bytes) -> Sequence[Out]:
         found = self._files.find(path)
@@ -145,6 +157,11 @@ class DvcFiles:
     def _note(self, path: bytes) -> None:
         while path:
             above, _, name = path.rpartition(b"/")
+            if above in self._outs:
+                raise InvalidInput(
+                    f"{show_path(path)} and {show_path(above)} are both named by pointers of DVC: "
+                    "a file cannot lie below another one, so remove one of the pointers"
+                )
             if name in self._children.setdefault(above, set()):
                 return
             self._children[above].add(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import subprocess
 from pathlib import Path
 from random import Random
 
@@ -45,7 +46,7 @@ class DvcRepository:
     def add(self, path: str, data: bytes, md5: str = "") -> Path:
         """Has ``dvc add`` made of a file; returns the object."""
         md5 = self.object(data, md5)
-        self.write(f"{path}.dvc", self.outs(md5, Path(path).name))
+        self.write(f"{path}.dvc", self.outs(md5, path.rpartition("/")[2]))
         at = object_path(md5, is_legacy=self.is_legacy)
         return self.place / os.fsdecode(at)
 
@@ -216,6 +217,35 @@ def test_bad_pointers(text: str) -> None:
     """What DVC does not write is an error that names the file."""
     with pytest.raises(InvalidInput, match=r"sub/a\.dvc"):
         outs_of(b"sub/a.dvc", text.encode())
+
+
+def test_pointers_that_contradict_each_other(tmp_path: Path) -> None:
+    """Two pointers that name other data for one path, or a file below a file, are refused: one of
+    both files would be missing."""
+    twice, below = DvcRepository(tmp_path / "twice"), DvcRepository(tmp_path / "below")
+    for number in (1, 2):
+        twice.write(f"{number}.dvc", twice.outs(twice.object(b"%d" % number), "same"))
+    below.add("a", b"1")
+    below.add("a/b", b"2")
+    with pytest.raises(InvalidInput, match="same is named twice by pointers"):
+        DvcFiles(twice.root)
+    with pytest.raises(InvalidInput, match="a/b and a are both named by pointers"):
+        DvcFiles(below.root)
+
+
+def test_a_deep_repository(tmp_path: Path) -> None:
+    """Directories may lie deeper in each other than functions can call each other."""
+    repository = DvcRepository(tmp_path / "repo")
+    folder = repository.root
+    for _ in range(1200):
+        folder /= "d"
+        folder.mkdir()
+    path = str(folder.relative_to(repository.root) / "x")
+    repository.add(path, b"1")
+    try:
+        assert DvcFiles(repository.root).find(path.encode()) is not None
+    finally:  # pytest could not
+        subprocess.run(["rm", "-r", repository.root], check=True)
 
 
 def test_pointers_without_data() -> None:
