@@ -156,7 +156,7 @@ def push(
         core = push_options(settings, options, allow_removals=allow_removals, check=check)
         progress = options.get("progress")
         if isinstance(place, str) and place.startswith("hf://"):
-            from lodefs.chunkstore.push.remote.hub_push import push_hub
+            from lodefs.chunkstore.push.hub.hub_push import push_hub
 
             return push_hub(settings.store, place, spec.repo, spec.rev, core, progress)
         return push_directory(settings.store, place, spec.repo, spec.rev, core, progress)

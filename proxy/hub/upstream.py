@@ -38,7 +38,7 @@ ENDED_MAX = 1024
 ENDED_S = 60.0  # how long an outcome is told again
 FAILED_S_FIRST = 2.0  # the same of a failure; twice as long after each further one, up to ENDED_S
 LINE_BYTES_MAX = 1 << 16
-_COMMAND = python_process.command("lodefs.chunkstore.push.remote.hub_fetch")
+_COMMAND = python_process.command("lodefs.chunkstore.push.hub.hub_fetch")
 
 
 @dataclass(frozen=True, slots=True)

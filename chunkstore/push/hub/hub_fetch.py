@@ -26,10 +26,10 @@ from lodefs.chunkstore.protocol.hub_fetch import FetchOrder, HubOrder, HubOutcom
 from lodefs.chunkstore.push.changes.branch_commits import read_living_head
 from lodefs.chunkstore.push.changes.change import CopyFrom
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
-from lodefs.chunkstore.push.remote.growing_branch import delete_branch, growing_branch
-from lodefs.chunkstore.push.remote.hub_arrival import Arrival, Earlier
-from lodefs.chunkstore.push.remote.hub_files import open_hub_files
-from lodefs.chunkstore.push.remote.hub_listing import (
+from lodefs.chunkstore.push.hub.growing_branch import delete_branch, growing_branch
+from lodefs.chunkstore.push.hub.hub_arrival import Arrival, Earlier
+from lodefs.chunkstore.push.hub.hub_files import open_hub_files
+from lodefs.chunkstore.push.hub.hub_listing import (
     HubCommit,
     files_of,
     has_tags,

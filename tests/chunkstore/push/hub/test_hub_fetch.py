@@ -15,9 +15,9 @@ from lodefs.chunkstore.errors import Corrupt, InvalidInput, Unavailable
 from lodefs.chunkstore.format import hub
 from lodefs.chunkstore.protocol.hub_fetch import FetchOrder, HubOrder, HubOutcome
 from lodefs.chunkstore.push import store_process
-from lodefs.chunkstore.push.remote import hub_fetch, hub_listing
-from lodefs.chunkstore.push.remote.hub_arrival import Arrival
-from lodefs.chunkstore.push.remote.hub_fetch import Fetch
+from lodefs.chunkstore.push.hub import hub_fetch, hub_listing
+from lodefs.chunkstore.push.hub.hub_arrival import Arrival
+from lodefs.chunkstore.push.hub.hub_fetch import Fetch
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import create_store
 from tests.support.chunkstore.directories import in_commit

@@ -11,9 +11,9 @@ from fsspec.config import conf
 from lodefs.chunkstore.errors import Denied
 from lodefs.chunkstore.format import hub
 from lodefs.chunkstore.format.names import CommitId
+from lodefs.chunkstore.push.hub.hub_listing import HubCommit, parse_commit
+from lodefs.chunkstore.push.hub.hub_push import push_hub
 from lodefs.chunkstore.push.push import PushOptions, PushResult
-from lodefs.chunkstore.push.remote.hub_listing import HubCommit, parse_commit
-from lodefs.chunkstore.push.remote.hub_push import push_hub
 from lodefs.chunkstore.push.remote.remote_files import remembered_root
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import create_store
@@ -104,7 +104,7 @@ def test_a_push_that_died_before_the_tags(world: World, monkeypatch: pytest.Monk
     """A repeated push keeps the tags that are missing, and another one writes nothing."""
     sha = world.repository.commit(FILES)
     with monkeypatch.context() as patched:
-        module = "lodefs.chunkstore.push.remote.hub_push.keep_tags"
+        module = "lodefs.chunkstore.push.hub.hub_push.keep_tags"
         patched.setattr(module, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             world.push()

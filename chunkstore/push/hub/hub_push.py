@@ -11,9 +11,8 @@ from contextlib import closing
 from lodefs.chunkstore.errors import Denied
 from lodefs.chunkstore.format import hub
 from lodefs.chunkstore.format.names import CommitId, parse_id
-from lodefs.chunkstore.push.push import PushResult, push
-from lodefs.chunkstore.push.remote.growing_branch import delete_branch
-from lodefs.chunkstore.push.remote.hub_listing import (
+from lodefs.chunkstore.push.hub.growing_branch import delete_branch
+from lodefs.chunkstore.push.hub.hub_listing import (
     HubCommit,
     files_of,
     has_tags,
@@ -22,6 +21,7 @@ from lodefs.chunkstore.push.remote.hub_listing import (
     parse_commit,
     store_listing,
 )
+from lodefs.chunkstore.push.push import PushResult, push
 from lodefs.chunkstore.push.remote.remote_files import open_remote
 from lodefs.chunkstore.push.session import PushOptions
 from lodefs.chunkstore.repo.store import Store

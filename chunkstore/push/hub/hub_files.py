@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from lodefs.chunkstore.push.hub.hub_listing import HubCommit
 from lodefs.chunkstore.push.remote.fsspec_files import KINDS, FsspecFiles
 from lodefs.chunkstore.push.remote.http_ranges import page_class
-from lodefs.chunkstore.push.remote.hub_listing import HubCommit
 
 
 def open_hub_files(of_hub: HubCommit) -> FsspecFiles:

@@ -29,7 +29,7 @@ from lodefs.chunkstore.format.tree import EMPTY_DIGEST, Kind, Segment, TreeEntry
 from lodefs.chunkstore.push.changes.contents import ContentWriter
 from lodefs.chunkstore.push.changes.overlay import Names, RecentTrees
 from lodefs.chunkstore.push.fragmentation import join
-from lodefs.chunkstore.push.remote.growing_branch import GrowingBranch
+from lodefs.chunkstore.push.hub.growing_branch import GrowingBranch
 from lodefs.chunkstore.push.remote.remote_files import Piece
 from lodefs.chunkstore.push.workers.source_files import show_path
 from lodefs.chunkstore.types import Buffer

@@ -18,8 +18,8 @@ from lodefs.chunkstore.format.hub import Tag
 from lodefs.chunkstore.format.names import CommitId, Spec
 from lodefs.chunkstore.push.changes.change import CopyFrom, names_of
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
+from lodefs.chunkstore.push.hub.growing_branch import growing_branch
 from lodefs.chunkstore.push.remote.fsspec_files import error_of
-from lodefs.chunkstore.push.remote.growing_branch import growing_branch
 from lodefs.chunkstore.push.session import PushOptions
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import Store

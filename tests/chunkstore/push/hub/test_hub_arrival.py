@@ -15,10 +15,10 @@ from lodefs.chunkstore.errors import Corrupt, InvalidInput, Unavailable
 from lodefs.chunkstore.format import hub
 from lodefs.chunkstore.format.hub import Tag
 from lodefs.chunkstore.format.names import CommitId
-from lodefs.chunkstore.push.remote import hub_arrival
-from lodefs.chunkstore.push.remote.growing_branch import growing_branch
-from lodefs.chunkstore.push.remote.hub_arrival import Arrival, Earlier
-from lodefs.chunkstore.push.remote.hub_listing import HubCommit, HubFile, store_listing
+from lodefs.chunkstore.push.hub import hub_arrival
+from lodefs.chunkstore.push.hub.growing_branch import growing_branch
+from lodefs.chunkstore.push.hub.hub_arrival import Arrival, Earlier
+from lodefs.chunkstore.push.hub.hub_listing import HubCommit, HubFile, store_listing
 from lodefs.chunkstore.push.remote.remote_files import Piece
 from lodefs.chunkstore.push.session import PushOptions
 from lodefs.chunkstore.repo.store import create_store

@@ -1,0 +1,1 @@
+"""Repositories of the Hugging Face Hub: pushed, or fetched for a node as its files arrive."""
