@@ -83,8 +83,7 @@ def _finished(
         write = join_plan(store, plan.name, options.clock)
     status = read_status(store, plan)
     if status.commit is not None:
-        commit = store.commit(plan.repo, status.commit)
-        return _result(plan, [*status.done.values()], status.commit, commit, None)
+        return _repeated(store, plan, [*status.done.values()], status.commit)
     status.require_done()
     results = [status.done[number] for number in range(plan.parts)]
     branch = RefName(plan.repo, BRANCHES, plan.branch)
@@ -94,6 +93,16 @@ def _finished(
     result = session.run(lambda: _Finish(session, plan, head, results).run())
     result.stored_bytes += sum(one.stored_bytes for one in results)
     return result
+
+
+def _repeated(
+    store: Store, plan: PushPlan, results: Sequence[PartResult], commit_id: CommitId
+) -> PushResult:
+    """Returns the result of a plan that became a commit before."""
+    commit = store.commit(plan.repo, commit_id)
+    parent = store.commit(plan.repo, commit.parents[0]) if commit.parents else None
+    changes = changes_between(store.packs, parent, commit.root, _totals(plan, results))
+    return _result(plan, results, commit_id, commit, changes, created=parent is None)
 
 
 def joined(

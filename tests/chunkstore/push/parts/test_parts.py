@@ -298,6 +298,7 @@ def test_a_plan_gives_its_commit_once_more(site: Site) -> None:
     first = site.finish()
     again = site.finish()
     assert (again.commit, again.files) == (first.commit, first.files)
+    assert (again.changes, again.created_branch) == (first.changes, True)
     site.do(0)
     history = list(site.store.refs(REPO).history("branches", "main"))
     assert len(history) == 1
