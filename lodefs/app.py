@@ -14,12 +14,12 @@ from keyword import iskeyword
 
 import click
 
-from lodefs.chunkstore.errors import Corrupt, LodefsError, NotFound
+from lodefs.chunkstore.errors import LodefsError, NotFound
 from lodefs.chunkstore.objects.schemes import FORMS
 from lodefs.cli import exit_codes
 from lodefs.cli.manual import GroupedCommands
 from lodefs.cli.options import output_error, write_line
-from lodefs.cli.text import escaped, without_keys
+from lodefs.cli.text import escaped, way_out, without_keys
 from lodefs.settings.session import Session
 
 # The groups of the help. Each command has the module of lodefs.commands that holds it, and its line
@@ -255,7 +255,7 @@ def run(arguments: Sequence[str] | None, session: Session) -> int:
     except LodefsError as error:
         if session.debug:
             raise
-        parts = [str(error), *_notes_of(error), *_way_out(error), *_what_there_is(error)]
+        parts = [str(error), *_notes_of(error), *way_out(error), *_what_there_is(error)]
         message = without_keys("; ".join(parts))
         return _failed(escaped(message), exit_codes.code_of(error))
     except OSError as error:  # of the local file system, such as a full disk or a missing file
@@ -276,14 +276,6 @@ def run(arguments: Sequence[str] | None, session: Session) -> int:
 def _notes_of(error: BaseException) -> list[str]:
     """Hints that a command added to an error."""
     return getattr(error, "__notes__", [])
-
-
-def _way_out(error: LodefsError) -> list[str]:
-    """Returns the remedy for a damaged object of the store, unless the error says it."""
-    told = str(error)
-    if isinstance(error, Corrupt) and without_keys(told) != told and "`lodefs " not in told:
-        return ["`lodefs repair` says what else is damaged, and puts it back"]
-    return []
 
 
 def _what_there_is(error: LodefsError) -> list[str]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import takewhile
+from threading import Lock
 
 from lodefs.chunkstore.errors import Conflict, Corrupt, InvalidInput, LodefsError
 from lodefs.chunkstore.format import keys
@@ -191,6 +192,7 @@ class _Copy:
         self._there: set[PackId] = set()  # needed so far, and not sent
         self._brought: set[tuple[str, CommitId]] = set()
         self._result = result
+        self._lock = Lock()  # guards the counts of the result
 
     def run(self, one: RefPlan, history: History) -> None:
         """Moves one ref to its commit in the source, and copies what it needs."""
@@ -321,16 +323,14 @@ class _Copy:
         self._result.packs_there += len(self._there) - there
         sizes = self._executor.map(self._size, missing) if missing else ()
         for pack_id, size_bytes in zip(missing, sizes, strict=True):
-            self._result.packs += 1
-            self._result.size_bytes += size_bytes
             self._progress.bytes_total += size_bytes
             self._step_bytes += size_bytes
             if self._options.dry_run:
-                continue
-            if self.send_packs is not None:
+                self._count(size_bytes)
+            elif self.send_packs is not None:
                 self._for_others.append((pack_id, size_bytes))
             else:
-                self._under_way.append(self._executor.submit(self._send_one, pack_id))
+                self._under_way.append(self._executor.submit(self._send_one, pack_id, size_bytes))
         for future in self._under_way:
             if future.done():
                 future.result()
@@ -349,7 +349,12 @@ class _Copy:
     def _size(self, pack_id: PackId) -> int:
         return self._source.objects.head(keys.pack(pack_id)).size_bytes
 
-    def _send_one(self, pack_id: PackId) -> int:
+    def _count(self, size_bytes: int) -> None:
+        with self._lock:
+            self._result.packs += 1
+            self._result.size_bytes += size_bytes
+
+    def _send_one(self, pack_id: PackId, size_bytes: int) -> int:
         """Copies a pack. Returns the bytes that passed through this machine."""
         purged = self._landing.purged
         index = None if self._copies is None else self._copies.copy(pack_id, purged)
@@ -358,7 +363,7 @@ class _Copy:
             source, destination = self._source.objects, self._destination.objects
             first = self._landing.require_first
             index, sent_bytes = copy_pack(source, destination, pack_id, purged, first)
-        self._landed(index, sent_bytes)
+        self._landed(index, size_bytes, sent_bytes)
         return sent_bytes
 
     def _have_sent(self) -> None:
@@ -366,14 +371,15 @@ class _Copy:
         packs, self._for_others = self._for_others, []
         if self.send_packs is None or not packs:
             return
-        for (pack_id, _), sent in zip(packs, self.send_packs(packs), strict=True):
+        for (pack_id, size_bytes), sent in zip(packs, self.send_packs(packs), strict=True):
             if sent.index is None:
-                self._send_one(pack_id)
+                self._send_one(pack_id, size_bytes)
             else:
-                self._landed(sent.index, sent.sent_bytes)
+                self._landed(sent.index, size_bytes, sent.sent_bytes)
 
-    def _landed(self, index: PackIndex, sent_bytes: int) -> None:
+    def _landed(self, index: PackIndex, size_bytes: int, sent_bytes: int) -> None:
         self._landing.landed(index)
+        self._count(size_bytes)
         self._progress.bytes_done += index.offsets[-1]
         self._progress.bytes_sent += sent_bytes
 

@@ -6,6 +6,7 @@ import re
 import unicodedata
 from urllib.parse import quote_from_bytes
 
+from lodefs.chunkstore.errors import Corrupt, LodefsError
 from lodefs.chunkstore.system.durations import utc_text
 
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
@@ -59,6 +60,14 @@ def without_keys(message: str) -> str:
     for pattern, words in _KEYS:
         message = pattern.sub(words, message)
     return message
+
+
+def way_out(error: LodefsError) -> list[str]:
+    """Returns the remedy for a damaged object of the store, unless the error says it."""
+    told = str(error)
+    if isinstance(error, Corrupt) and without_keys(told) != told and "`lodefs " not in told:
+        return ["`lodefs repair` says what else is damaged, and puts it back"]
+    return []
 
 
 def escaped_lines(text: str) -> list[str]:

@@ -189,8 +189,8 @@ def _name(ref: RefName) -> str:
 
 
 def _reason(one: RefusedRef) -> str:
-    notes = getattr(one.error, "__notes__", [])
-    return text.escaped("; ".join([str(one.error), *notes]))
+    notes = [*getattr(one.error, "__notes__", ()), *text.way_out(one.error)]
+    return text.escaped(text.without_keys("; ".join([str(one.error), *notes])))
 
 
 def _short(commit_id: CommitId) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,26 @@ def test_copy_and_copy_again(
     assert lodefs(tmp_path, "copy", *stores, "x/y") == 0
     assert "x/y@main  unchanged" in capfd.readouterr().out
     assert lodefs(tmp_path, "--store", stores[1], "verify", "--data") == 0
+
+
+def test_one_that_is_damaged(
+    stores: tuple[str, str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With --all, a branch that needs a damaged pack is named with the way out, and the pack does
+    not count as sent."""
+    here, there = stores
+    (tmp_path / "source" / "b").write_bytes(random.Random(1).randbytes(9000))
+    assert lodefs(tmp_path, "--store", here, "push", str(tmp_path / "source"), "x/y") == 0
+    pack = max(Path(here).glob("packs/*/*"), key=lambda path: path.stat().st_size)
+    pack.write_bytes(b"?" * 100 + pack.read_bytes()[100:])
+    capfd.readouterr()
+    assert lodefs(tmp_path, "copy", here, there, "--all", "--json") == 1
+    out, err = capfd.readouterr()
+    assert err.startswith("lodefs: x/y@main is not copied: chunk 0 of pack")
+    assert "`lodefs repair`" in err
+    found = json.loads(out)
+    arrived = sum(path.stat().st_size for path in Path(there).glob("packs/*/*"))
+    assert found["stored_bytes"] == arrived
 
 
 def test_one_that_is_refused(
