@@ -29,22 +29,24 @@ class Chunk(NamedTuple):
 
 
 class Sender:
-    """Sends objects to one server, over one connection."""
+    """Sends one object to a server, over one connection. It is cut once, whatever is repeated."""
 
     def __init__(self, server: LfsServer, action: Action) -> None:
         self._server = server
         self._action = action
         self._target = place_of(action.href)[1]
+        self._chunks: list[Chunk] = []
 
     def send(self, event: Event, moved: Moved) -> None:
         """Raises: Unavailable, Conflict if it may be repeated; what the server says."""
         if event.size <= WHOLE_BYTES_MAX:
             return self.send_whole(event, moved)
-        params = self._params()
-        with open(event.path, "rb") as file:
-            chunks = list(cut_file(file, params))
-        known = self._known([chunk.id for chunk in chunks])
-        body = _pieces(event.path, chunks, known, moved)
+        if not self._chunks:
+            params = self._params()
+            with open(event.path, "rb") as file:
+                self._chunks = list(cut_file(file, params))
+        known = self._known([chunk.id for chunk in self._chunks])
+        body = _pieces(event.path, self._chunks, known, moved)
         mark = "&" if "?" in self._target else "?"
         return self._put(f"{self._target}{mark}form=pieces", body, None)
 

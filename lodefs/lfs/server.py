@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import http.client
 import os
+import select
 import socket
 import ssl
 from collections.abc import Iterable, Iterator, Mapping
@@ -104,6 +105,8 @@ class LfsServer:
         body: Iterable[bytes],
         size_bytes: int | None,
     ) -> http.client.HTTPResponse:
+        if self._connection is not None and _has_ended(self._connection):
+            self.close()  # servers end connections that wait, such as while an object is cut
         connection = self._connection = self._connection or _opened(self._place)
         length = {"Transfer-Encoding": "chunked"}
         if size_bytes is not None:
@@ -140,6 +143,16 @@ def _opened(place: Place) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(place.host, place.port, timeout=TIMEOUT_S)
     context = _context(f"https://{place.host}:{place.port or 443}")
     return http.client.HTTPSConnection(place.host, place.port, timeout=TIMEOUT_S, context=context)
+
+
+def _has_ended(connection: http.client.HTTPConnection) -> bool:
+    """Whether the server has ended a connection on which it owes no answer, or sent what nobody
+    asked for."""
+    if connection.sock is None:
+        return False
+    waiting = select.poll()
+    waiting.register(connection.sock, select.POLLIN)
+    return bool(waiting.poll(0))
 
 
 class _UnixConnection(http.client.HTTPConnection):

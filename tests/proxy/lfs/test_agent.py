@@ -6,20 +6,24 @@ import hashlib
 import io
 import json
 import random
+import socket
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.protocol.lfs_recipe import MAGIC, Decoder
 from lodefs.chunkstore.system.retry_policy import RetryPolicy
+from lodefs.lfs import sending
 from lodefs.lfs.agent import serve
-from lodefs.lfs.sending import cut_file
+from lodefs.lfs.sending import Chunk, cut_file
+from lodefs.lfs.server import LfsServer, place_of
 from lodefs.lfs.transfers import ServerTransfers
 from tests.support.proxy.lfs_site import LfsSite, lfs_site
 
@@ -67,6 +71,8 @@ class LfsStub(BaseHTTPRequestHandler):
 
     answers: list[tuple[int, bytes]]
     asked: list[tuple[str, str, bytes]]
+    ended: threading.Semaphore  # counts connections that have ended
+    is_ending = False  # after each answer, which does not say so
     protocol_version = "HTTP/1.1"
 
     def do_any(self) -> None:
@@ -78,6 +84,13 @@ class LfsStub(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+        self.close_connection = self.close_connection or self.is_ending
+
+    def finish(self) -> None:
+        super().finish()
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
+        self.ended.release()
 
     do_GET = do_PUT = do_POST = do_any  # noqa: N815 - names of the library
 
@@ -97,7 +110,9 @@ class LfsStub(BaseHTTPRequestHandler):
 
 @contextmanager
 def stub(*answers: tuple[int, bytes]) -> Iterator[tuple[str, type[LfsStub]]]:
-    kind = type("Stub", (LfsStub,), {"answers": list(answers), "asked": []})
+    kind = type(
+        "Stub", (LfsStub,), {"answers": list(answers), "asked": [], "ended": threading.Semaphore(0)}
+    )
     server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
@@ -169,6 +184,37 @@ def test_a_server_that_fails(tmp_path: Path) -> None:
     ends = [one for one in answers if one["event"] == "complete"]
     assert ["error" in one for one in ends] == [False, True, False]
     assert "may not write" in str(ends[1]["error"])
+
+
+def test_a_connection_that_the_server_ended(tmp_path: Path) -> None:
+    """A server may end a connection while an object is cut, which can take minutes: the next
+    request has a new one, and does not fail."""
+    with stub((200, b"1"), (200, b"2")) as (url, kind):
+        kind.is_ending = True
+        place, target = place_of(url)
+        server = LfsServer(place)
+        for expected in (b"1", b"2"):
+            with server.ask("POST", target, {}, [b"x"], size_bytes=1) as answer:
+                assert answer.read() == expected
+            assert kind.ended.acquire(timeout=60)
+        server.close()
+
+
+def test_an_object_is_cut_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the server fails after an object was cut, which is most of the work, it is not cut
+    again."""
+    cuts: list[object] = []
+
+    def counted(*given: Any) -> Iterator[Chunk]:
+        cuts.append(given)
+        return cut_file(*given)
+
+    monkeypatch.setattr(sending, "cut_file", counted)
+    with stub(chunks(), (503, b""), chunks("0" * COUNT), (200, b"")) as (url, server):
+        [answer] = run(tmp_path, upload(url, tmp_path, DATA))[-1:]
+    assert answer == {"event": "complete", "oid": oid_of(DATA)}
+    assert len(cuts) == 1
+    assert len(server.asked) == 4
 
 
 def test_a_download_goes_on(tmp_path: Path) -> None:
