@@ -28,7 +28,7 @@ PYTHON = "/usr/bin/lodefs-python"
 LAYER_SIZE = "3g"
 BOOT_TIMEOUT_S = 120.0
 STEP_TIMEOUT_S = 60.0
-_POLL_S = 0.05
+_POLL_S = 0.2  # each try starts programs, which take time from other tests
 _UNITS = "etc/systemd/system"
 _DROPPED = ("etc/systemd/system/*.wants", "etc/rc?.d/[SK]*", "etc/fstab")
 _MASKED = ("getty.target", "console-getty.service", "systemd-logind.service")
@@ -222,5 +222,5 @@ def _await_boot(machine: Machine, nspawn: Child) -> None:
         state = done.stdout.strip()
         if state in ("running", "degraded"):
             return
-        nspawn.pause()
+        nspawn.pause(_POLL_S)
     raise MachineError(f"did not boot ({state}): {nspawn.output[-2000:]}")

@@ -22,7 +22,7 @@ from tests.support.chunkstore.child_process import TIMEOUT_S, Child, run
 
 ROOT = Path(__file__).parents[2]
 _COMMAND = (sys.executable, "-m", "lodefs.main")
-_POLL_S = 0.02
+_POLL_S = 0.1  # conditions may start programs
 # The listening socket becomes number 3, and the process's own number goes into LISTEN_PID.
 _ACTIVATED = """
 import os, sys

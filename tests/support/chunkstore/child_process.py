@@ -115,10 +115,10 @@ class Child:
     def __exit__(self, *_: object) -> None:
         self.kill()
 
-    def pause(self) -> None:
+    def pause(self, seconds: float = _POLL_S) -> None:
         """A short wait inside a loop that waits for a condition; over at once when it ends."""
         with suppress(subprocess.TimeoutExpired):
-            self.process.wait(_POLL_S)
+            self.process.wait(seconds)
 
     def failed(self, what: str) -> ChildError:
         """An error that says ``what``, whether it still runs, and the end of its output."""
