@@ -112,7 +112,7 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     ),
     "lfs": (
         lfs.push_lfs,
-        "push of 1 GiB of small and large objects by git-lfs, against giftless",
+        "push of 1 GiB by git-lfs, against giftless; what the agent sends for a changed MB",
     ),
     "push-url": (
         pushurl.push_url,

@@ -1,24 +1,28 @@
-"""Benchmark of Git LFS: pushes by the client's own transfer."""
+"""Benchmark of Git LFS: pushes by the client's own transfer, and by the agent of lodefs."""
 
 from __future__ import annotations
 
 import os
 import random
 import statistics
+import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from loadtests.measure import Run, run
+from loadtests.measure import Run, run, size_of
 from loadtests.results import Result
 from loadtests.s3clients.environments import python_of
 from loadtests.services import HOST, free_port, wait_for_port
 from tests.support.chunkstore.child_process import Child
-from tests.support.proxy.lfs_site import lfs_site
+from tests.support.proxy.lfs_site import LfsSite, lfs_site
+from tests.support.proxy.scrape import labels_of, samples
 
 ROUNDS = 3
 SMALL, SMALL_BYTES = 5000, 20_000
 LARGE, LARGE_BYTES = 7, 128 << 20
+CHANGED_BYTES = 1_000_000_000  # of a file in which 1 MB changes
 WORKERS = 4  # processes of giftless
 _GIFTLESS = """\
 AUTH_PROVIDERS:
@@ -39,7 +43,8 @@ TRANSFER_ADAPTERS:
 
 
 def push_lfs(scratch: Path) -> Result:
-    """1 GiB of small and large objects by git-lfs, in turns with giftless on the same disk."""
+    """1 GiB of small and large objects by git-lfs, in turns with giftless on the same disk; then a
+    file of 1 GB of which 1 MB has changed, by the agent."""
     result = Result("lfs")
     ours: list[Run] = []
     theirs: list[Run] = []
@@ -55,6 +60,7 @@ def push_lfs(scratch: Path) -> Result:
     result.add("lodefs", speed, "MiB/s")
     result.add("giftless", speeds["giftless"], "MiB/s")
     result.ratio("push", speed, speeds, at_least=0.8)
+    _agent(scratch, result)
     result.notes.append(f"load {os.getloadavg()[0]:.0f}")
     return result
 
@@ -95,6 +101,45 @@ def _server(place: Path, *, is_ours: bool) -> Iterator[str]:
         if not wait_for_port(child, port):
             raise child.failed(f"does not listen on port {port}")
         yield f"http://{HOST}:{port}/org/repo"
+
+
+def _agent(scratch: Path, result: Result) -> None:
+    folder = scratch / "agent"
+    folder.mkdir()
+    with lfs_site(folder, tls=False) as site:
+        work = _working_copy(folder)
+        _git(work, "config", "lfs.url", site.url(site.writer))
+        _git(work, "config", "lfs.customtransfer.lodefs.path", sys.executable)
+        _git(work, "config", "lfs.customtransfer.lodefs.args", "-m lodefs.main lfs agent")
+        file = work / "1.bin"
+        _write(file, CHANGED_BYTES, random.Random(2))
+        first = _push_version(work)
+        with file.open("r+b") as changed:
+            changed.seek(CHANGED_BYTES // 2)
+            changed.write(random.Random(3).randbytes(1_000_000))
+        before_bytes, stored_bytes = _received_bytes(site), size_of(folder / "store")
+        second = _push_version(work)
+        sent_bytes = _received_bytes(site) - before_bytes
+    result.add("agent: first version of 1 GB", first.seconds, "s")
+    result.add("agent: second version, 1 MB changed", second.seconds, "s")
+    result.add("agent: sent for it", sent_bytes / 1e6, "MB", at_most=3)
+    stored = size_of(folder / "store") - stored_bytes
+    result.add("stored for it", stored / 1e6, "MB", at_most=3)
+
+
+def _push_version(work: Path) -> Run:
+    _git(work, "add", ".")
+    _git(work, "commit", "-qm", "version")
+    return _git(work, "push", "-q", "origin", "main")
+
+
+def _received_bytes(site: LfsSite) -> float:
+    """The bodies of all requests that the proxy has got, as its metrics have them."""
+    headers = {"Authorization": f"Bearer {site.writer}"}
+    request = urllib.request.Request(f"http://{HOST}:{site.port}/metrics", headers=headers)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        found = samples(answer.read())
+    return found["lodefs_http_received_bytes_total", labels_of(route="lfs")]
 
 
 def _working_copy(folder: Path) -> Path:

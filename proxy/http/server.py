@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from dataclasses import replace
 from email.utils import formatdate
@@ -358,8 +358,8 @@ class ProxyServer:
                 connection.allowed()
             if reader.name:
                 current_owner.set(remote_owner(reader.name))
-            body = await body_of(request, route.body_bytes_max) if request.method == "POST" else b""
-            content = content_of(request) if takes_content else None
+            content = self._counted(label, content_of(request)) if takes_content else None
+            body = await self._body(label, route, request)
             asked = replace(asked, reader=reader, body=body, content=content)
             return label, await self._admitted(endpoint, route, asked)
         except LodefsError as error:
@@ -370,6 +370,18 @@ class ProxyServer:
         except Exception:  # noqa: BLE001 - the last line of defence; the log has it
             _log.exception("request failed: %s", _logged(request.raw_path))
             return label, responses.internal_error()
+
+    async def _body(self, label: str, route: Route, request: web.BaseRequest) -> bytes:
+        if request.method != "POST":
+            return b""
+        body = await body_of(request, route.body_bytes_max)
+        self.metrics.received_bytes[label] += len(body)
+        return body
+
+    async def _counted(self, label: str, content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        async for piece in content:
+            self.metrics.received_bytes[label] += len(piece)
+            yield piece
 
     def _refusal(self, served: EndpointServer, connection: Connection) -> Answer | None:
         """Returns the answer to a client for whom there is no room."""

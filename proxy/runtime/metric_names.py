@@ -66,6 +66,7 @@ HTTP_FIRST_BYTE = _histogram(
     "http_first_byte_seconds", "Time until the first bytes of a file were there", "route", "source"
 )
 HTTP_SENT_BYTES = _counter("http_sent_bytes", "Bytes of answers", "route", "status", "source")
+HTTP_RECEIVED_BYTES = _counter("http_received_bytes", "Bytes of bodies of requests", "route")
 HTTP_HOT = _counter("http_hot_answers", "Of all answers, those of the hot path")
 HTTP_BROKEN = _counter("http_broken_bodies", "Answers broken off by an error")
 HTTP_CONNECTIONS = _gauge("http_connections", "Open connections", "listener")

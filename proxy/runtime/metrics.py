@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import platform
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sized
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -135,6 +136,7 @@ class Metrics:
         self._made: dict[bool, tuple[float, bytes]] = {}  # time and text
         self._saved_bytes = 0
         self._saved_cost = 0.0
+        self.received_bytes: Counter[str] = Counter()  # by route
         self.loop_lag_s = Histogram()
         self.broken_bodies = 0
         self.tokens_stale = False  # a deleted token may still be valid
@@ -320,6 +322,8 @@ class Metrics:
             firsts.setdefault((route, source), Histogram()).add_all(counter)
         yield Family(names.HTTP_SECONDS, seconds)
         yield labelled(names.HTTP_SENT_BYTES, sent)
+        received = {(route,): count for route, count in sorted(self.received_bytes.items())}
+        yield labelled(names.HTTP_RECEIVED_BYTES, received)
         lines: list[MetricLine] = []
         for key_of_first, histogram in sorted(firsts.items()):
             if histogram.count:

@@ -27,7 +27,9 @@ from lodefs.chunkstore.transfer.rename import RenameOptions, rename
 from lodefs.lfs.sending import cut_file
 from lodefs.proxy.http.tokens import create_token
 from lodefs.proxy.lfs.group_commits import GroupCommits
+from tests.support.proxy.fake_node import RunningProxy
 from tests.support.proxy.rig import REPO, Rig, serve_rig
+from tests.support.proxy.scrape import labels_of, samples
 
 DATA = bytes(range(256)) * 4096
 OID = hashlib.sha256(DATA).hexdigest()
@@ -58,9 +60,10 @@ class Server:
     """A server with tokens; requests to it as a user of one."""
 
     def __init__(
-        self, port: int, tokens: dict[str, str], writer: ThreadOrders, folder: Path
+        self, proxy: RunningProxy, tokens: dict[str, str], writer: ThreadOrders, folder: Path
     ) -> None:
-        self._port = port
+        self._port = proxy.port
+        self._metrics = proxy.server.metrics
         self._tokens = tokens
         self._folder = folder
         self.writer = writer
@@ -99,6 +102,11 @@ class Server:
         hrefs = [one["actions"]["upload"]["href"] for one in json.loads(body)["objects"]]
         return [href.partition(f"/lfs/{REPO}/")[2] for href in hrefs]
 
+    def received_bytes(self) -> float:
+        """The bytes that came in bodies, as the metrics have it."""
+        found = samples(self._metrics.text()[0])
+        return found["lodefs_http_received_bytes_total", labels_of(route="lfs")]
+
     def files(self) -> list[Path]:
         """Objects on the disk of the node."""
         return [one for one in self._folder.rglob("*") if one.is_file() and one.name != "owner"]
@@ -123,7 +131,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
     with serve_rig(rig, tokens_file=file) as (proxy, node):
         orders = ThreadOrders(rig, tmp_path)
         node._lfs = GroupCommits(orders, tmp_path / "lfs")
-        yield Server(proxy.port, tokens, orders, tmp_path / "lfs")
+        yield Server(proxy, tokens, orders, tmp_path / "lfs")
 
 
 def test_upload_and_download(server: Server) -> None:
@@ -198,7 +206,11 @@ def test_pieces(server: Server) -> None:
     new = DATA + b"new"
     oid = hashlib.sha256(new).hexdigest()
     sent = MAGIC + b"".join(map(encode, [*pieces, Piece(0, 3, b"new")]))
+    before_bytes = server.received_bytes()
     assert server.ask("PUT", f"objects/{oid}?form=pieces", sent)[0] == 200
+    assert server.received_bytes() - before_bytes == len(sent)
+    assert server.ask("POST", "objects/chunks", ids)[0] == 200
+    assert server.received_bytes() - before_bytes == len(sent) + len(ids)
     assert server.ask("GET", f"objects/{oid}") == (200, new)
     other = MAGIC + b"".join(map(encode, [*pieces, Piece(0, 3, b"now")]))
     gone = MAGIC + encode(Piece(KNOWN, 3, bytes(32)))
