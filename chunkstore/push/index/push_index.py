@@ -202,8 +202,11 @@ class PushIndex:
             found |= dict(self._places("chunks", rest))
         return found
 
-    def find_all(self, chunk_ids: Sequence[bytes]) -> dict[bytes, set[int]]:
-        """Returns all places of those chunks. A large store may have more of them."""
+    def find_all(
+        self, chunk_ids: Sequence[bytes], packs: Collection[PackId] | None = None
+    ) -> dict[bytes, set[int]]:
+        """Returns all places of those chunks. A large store may have more of them; of ``packs``
+        alone, if they are given, more are looked for in the store."""
         found: dict[bytes, set[int]] = {}
 
         def add(some: Sequence[bytes]) -> None:
@@ -212,16 +215,23 @@ class PushIndex:
                     found.setdefault(chunk_id, set()).add(place)
 
         add(chunk_ids)
-        add(self._found_by_hooks(found, chunk_ids))
+        add(self._found_by_hooks(found, chunk_ids, packs))
         return found
 
-    def _found_by_hooks(self, known: Collection[bytes], chunk_ids: Sequence[bytes]) -> list[bytes]:
+    def _found_by_hooks(
+        self,
+        known: Collection[bytes],
+        chunk_ids: Sequence[bytes],
+        of_packs: Collection[PackId] | None = None,
+    ) -> list[bytes]:
         """Adds the packs for which chunks stand that are not ``known``. Returns the chunks that may
         be known now. Raises: Denied, Unavailable if the store cannot be read."""
         if self._objects is None:
             return []
         rest = [chunk_id for chunk_id in chunk_ids if chunk_id not in known]
         hooked = self._hooks.packs_of(rest)
+        if of_packs is not None:
+            hooked = {pack: found for pack, found in hooked.items() if pack in of_packs}
         if not hooked:
             return []
         from concurrent.futures import ThreadPoolExecutor

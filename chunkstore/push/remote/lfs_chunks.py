@@ -79,7 +79,8 @@ class ObjectChunks:
             os.close(fd)
 
     def _of(self, index: PushIndex, ids: Sequence[bytes]) -> Iterator[tuple[bytes, ChunkAt]]:
-        for chunk_id, places in index.find_all(ids).items():
+        # A pack that is read for others' chunks would make the answer slow: it would tell of them
+        for chunk_id, places in index.find_all([*dict.fromkeys(ids)], self._masks).items():
             for place in places:
                 number, chunk = split(place)
                 pack = index.pack_id(number)

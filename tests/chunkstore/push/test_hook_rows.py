@@ -74,6 +74,15 @@ def test_a_hook_leads_to_all_chunks_of_its_pack(tmp_path: Path, objects: FaultyO
         assert objects.count("get", keys.INDEX) == 1
 
 
+def test_hooks_of_other_packs_are_not_followed(tmp_path: Path, objects: FaultyObjects) -> None:
+    """A search in some packs reads no others: the time of its answer tells nothing of them."""
+    own = pack_of(NAMES[:10]).index.pack_id
+    with index_of(tmp_path, objects) as index:
+        assert index.find_all(IDS, {own}).keys() == {*IDS[:10]}
+        assert objects.count("get", "packs/") == 1
+        assert index.find_all(IDS).keys() == {*IDS}
+
+
 def test_packs_that_are_gone_cost_one_request(tmp_path: Path, objects: FaultyObjects) -> None:
     """A hook of a lost pack finds nothing, and is not followed again."""
     for info in list(objects.list("packs/")):
