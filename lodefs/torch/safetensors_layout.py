@@ -19,6 +19,7 @@ from lodefs.chunkstore.format.decoding import from_json
 PREFIX_BYTES = 8
 HEADER_BYTES_MAX = 100_000_000  # as in the safetensors package
 PIECE_BYTES_MAX = 8 << 20  # of one read
+DIMENSIONS_MAX = 64  # as in torch; the product of millions of sizes would take hours
 METADATA = "__metadata__"
 
 
@@ -86,7 +87,7 @@ class _Entry(msgspec.Struct, frozen=True):
     """The header's value for a tensor. Offsets begin after the header."""
 
     dtype: str
-    shape: tuple[Size, ...]
+    shape: Annotated[tuple[Size, ...], msgspec.Meta(max_length=DIMENSIONS_MAX)]
     data_offsets: tuple[Size, Size]
 
 
@@ -133,6 +134,8 @@ def _stored(name: str, entry: _Entry, begin: int) -> StoredTensor:
         raise InvalidInput(f"tensor {name!r} has the unknown dtype {entry.dtype!r}")
     first, end = entry.data_offsets
     size_bytes = math.prod(entry.shape) * dtype.size_bytes
+    if math.prod(max(size, 1) for size in entry.shape) * dtype.size_bytes >= 1 << 63:
+        raise InvalidInput(f"tensor {name!r} has a shape that no memory can have")
     if end - first != size_bytes:
         raise InvalidInput(
             f"tensor {name!r} of {size_bytes} bytes lies in bytes {first} to {end} of the data"
