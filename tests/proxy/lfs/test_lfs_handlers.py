@@ -9,7 +9,7 @@ import json
 import random
 from base64 import b64encode
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, closing, suppress
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from lodefs.chunkstore.push.remote.lfs_writer import LfsWriter
 from lodefs.chunkstore.push.session import PushOptions
 from lodefs.chunkstore.transfer.rename import RenameOptions, rename
 from lodefs.lfs.sending import cut_file
-from lodefs.proxy.http.tokens import create_token
+from lodefs.proxy.http.tokens import create_token, delete_token
 from lodefs.proxy.lfs.group_commits import GroupCommits
 from tests.support.proxy.fake_node import RunningProxy
 from tests.support.proxy.rig import REPO, Rig, serve_rig
@@ -62,6 +62,8 @@ class Server:
     def __init__(
         self, proxy: RunningProxy, tokens: dict[str, str], writer: ThreadOrders, folder: Path
     ) -> None:
+        self._tokens_file = folder.parent / "tokens"
+        self._proxy = proxy
         self._port = proxy.port
         self._metrics = proxy.server.metrics
         self._tokens = tokens
@@ -72,21 +74,40 @@ class Server:
         self, method: str, path: str, body: object = None, *, user: str = "writer", range_: str = ""
     ) -> tuple[int, bytes]:
         """Status and body of the answer; ``body`` is bytes, or becomes JSON."""
-        connection = HTTPConnection("127.0.0.1", self._port, timeout=60)
+        with closing(self.connection()) as connection:
+            return self.ask_over(connection, method, path, body, user=user, range_=range_)
+
+    def connection(self) -> HTTPConnection:
+        return HTTPConnection("127.0.0.1", self._port, timeout=60)
+
+    def ask_over(
+        self,
+        connection: HTTPConnection,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        user: str = "writer",
+        range_: str = "",
+    ) -> tuple[int, bytes]:
+        """Does what ``ask`` does over a connection that is kept."""
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         pair = b64encode(f"any:{self._tokens.get(user, '')}".encode()).decode()
         headers = {"Authorization": f"Basic {pair}"} if user else {}
         if range_:
             headers["Range"] = range_
-        try:
-            with suppress(BrokenPipeError, ConnectionResetError):  # a refusal comes early
-                connection.request(method, f"/lfs/{REPO}/{path}", data, headers)
-            answer = connection.getresponse()
-            if answer.status == 401:
-                assert (answer.getheader("LFS-Authenticate") or "").startswith("Basic ")
-            return answer.status, answer.read()
-        finally:
-            connection.close()
+        with suppress(BrokenPipeError, ConnectionResetError):  # a refusal comes early
+            connection.request(method, f"/lfs/{REPO}/{path}", data, headers)
+        answer = connection.getresponse()
+        if answer.status == 401:
+            assert (answer.getheader("LFS-Authenticate") or "").startswith("Basic ")
+        return answer.status, answer.read()
+
+    def delete_token(self, user: str) -> None:
+        """Deletes a token; the proxy looks at once, not only after a second."""
+        delete_token(self._tokens_file, user)
+        looked = self._proxy.server.tokens.look()
+        asyncio.run_coroutine_threadsafe(looked, self._proxy.loop).result(60)
 
     def batch(
         self, operation: str, *objects: object, user: str = "writer", **more: object
@@ -273,6 +294,28 @@ def test_rights(server: Server) -> None:
         assert server.ask("POST", path, body, user="")[0] == 401
     assert server.ask("PUT", f"objects/{OID}", DATA, user="reader")[0] == 403
     assert server.code("download", OID, len(DATA)) == 404
+
+
+def test_a_token_that_is_deleted_in_a_push(server: Server) -> None:
+    """It reads and writes nothing more, over a connection that it was admitted on either, and the
+    client is told to ask for another one."""
+    [place] = server.places(DATA)
+    wanted = {"operation": "upload", "objects": [{"oid": OID, "size": len(DATA)}]}
+    requests: list[tuple[str, str, object]] = [
+        ("POST", "objects/batch", wanted),
+        ("POST", "objects/chunks", b""),
+        ("GET", f"objects/{OID}", None),
+        ("PUT", place, DATA),
+    ]
+    with ExitStack() as stack:
+        kept = [stack.enter_context(closing(server.connection())) for _ in requests]
+        for connection in kept:
+            assert server.ask_over(connection, "POST", "objects/batch", wanted)[0] == 200
+        assert all(connection.sock for connection in kept)
+        server.delete_token("writer")
+        for connection, request in zip(kept, requests, strict=True):
+            assert server.ask_over(connection, *request)[0] == 401
+    assert not server.files()
 
 
 def test_locks(server: Server) -> None:
