@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 from lodefs.chunkstore.errors import (
     Corrupt,
@@ -85,12 +85,13 @@ class GitRepository:
         )
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Keeps the fetches of other processes away for a block."""
+    def _locked(self) -> Iterator[BinaryIO]:
+        """Keeps the fetches of other processes away for a block, and as long as a process lives
+        that has the yielded file open."""
         self.directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with open(f"{self.directory}.lock", "ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+            yield lock
 
     def resolve(self, rev: str) -> str:
         """Returns the commit that a branch, a tag or HEAD is now; an id is itself. Raises:
@@ -113,10 +114,11 @@ class GitRepository:
         """Returns a commit, whose files are on this machine then. Raises: NotFound, Denied,
         TooLarge, Unavailable."""
         ref = f"refs/lodefs/{commit_id}"
-        with self._locked():
+        with self._locked() as lock:
             if not self._has(ref):
+                self._remove_locks()
                 self._prepare(commit_id)
-                self._fetch(commit_id, ref)
+                self._fetch(commit_id, ref, lock)
         said = self._git.run("log", "-1", "--no-show-signature", "--no-decorate", _FORMAT, ref)
         found, author, message = said.decode("utf-8", "replace").split("\0", 2)
         return GitCommit(found, author[:TEXT_CHARS_MAX], message.strip()[:TEXT_CHARS_MAX])
@@ -234,13 +236,13 @@ class GitRepository:
             return False
         return True
 
-    def _fetch(self, commit_id: str, ref: str) -> None:
-        words = ("--depth=1", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance")
+    def _fetch(self, commit_id: str, ref: str, lock: BinaryIO) -> None:
+        """Fetches a commit. git, which reads no input here, keeps the lock if it outlives us."""
+        options = ("--depth=1", "--no-tags", "--no-write-fetch-head", "--no-auto-maintenance")
+        words = ("fetch", "--quiet", *options, "--no-recurse-submodules", "--", self.url)
         refspec = f"+{commit_id}:{ref}"
         try:
-            self._git.run(
-                "fetch", "--quiet", *words, "--no-recurse-submodules", "--", self.url, refspec
-            )
+            self._git.run(*words, refspec, stdin=lock)
         except Unavailable as error:
             left = self.directory.glob("objects/pack/tmp_pack_*")
             if any(one.stat().st_size > self.limits.size_bytes_max - 4096 for one in left):
@@ -251,6 +253,12 @@ class GitRepository:
             raise
         finally:
             for one in self.directory.glob("objects/pack/tmp_*"):
+                one.unlink(missing_ok=True)
+
+    def _remove_locks(self) -> None:
+        """Removes the locks of a git that was killed. Folders of indexes are others' own."""
+        for pattern in ("*.lock", "refs/**/*.lock"):
+            for one in self.directory.glob(pattern):
                 one.unlink(missing_ok=True)
 
     def _prepare(self, commit_id: str) -> None:

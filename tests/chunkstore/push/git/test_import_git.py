@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import os
+import subprocess
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -346,6 +348,28 @@ def test_a_damaged_copy_on_this_machine(world: World, tmp_path: Path, at: int) -
             commits.append(world.run(tmp_path / "r.git", second).commit)
     assert commits and len(world.files(commits[-1])) == 2
     world.assert_sound()
+
+
+def test_a_git_that_was_killed(world: World, tmp_path: Path) -> None:
+    """What git leaves when it is killed does not keep later imports away."""
+    first, second = make_repository(tmp_path / "r.git", [{"a": b"1"}, {"a": b"2"}])
+    world.run(tmp_path / "r.git", first)
+    [kept] = (one for one in world.access.below.iterdir() if one.is_dir())
+    for name in ("shallow.lock", f"refs/lodefs/{second}.lock", "packed-refs.lock"):
+        (kept / name).touch()
+    assert world.contents(world.run(tmp_path / "r.git", second).commit) == {"a": b"2"}
+
+
+def test_a_git_that_outlives_its_import(world: World, tmp_path: Path) -> None:
+    """While git runs, nobody else fetches, even if the process that started it was killed."""
+    repository = GitRepository(str(tmp_path), world.access)
+    with repository._locked() as lock:
+        child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[lock.fileno()])
+    with open(f"{repository.directory}.lock", "ab") as other:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        child.communicate()
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_lost_packs(world: World, tmp_path: Path) -> None:
