@@ -108,6 +108,10 @@ class LfsServer:
         if self._connection is not None and _has_ended(self._connection):
             self.close()  # servers end connections that wait, such as while an object is cut
         connection = self._connection = self._connection or _opened(self._place)
+        _connect(connection)
+        assert connection.sock is not None
+        # The server reads an upload when it has room for one more, and answers after its commit
+        connection.sock.settimeout(TIMEOUT_S if method == "GET" else COMMIT_TIMEOUT_S)
         length = {"Transfer-Encoding": "chunked"}
         if size_bytes is not None:
             length = {"Content-Length": str(size_bytes)}
@@ -119,12 +123,7 @@ class LfsServer:
         except OSError as error:  # it may have answered before it had everything
             if error.errno not in (errno.EPIPE, errno.ECONNRESET):
                 raise
-        if connection.sock is not None:
-            connection.sock.settimeout(TIMEOUT_S if method == "GET" else COMMIT_TIMEOUT_S)
-        answer = connection.getresponse()
-        if connection.sock is not None:
-            connection.sock.settimeout(TIMEOUT_S)
-        return answer
+        return connection.getresponse()
 
     def _name(self) -> str:
         return self._place.path or f"{self._place.scheme}://{self._place.host}"
@@ -143,6 +142,12 @@ def _opened(place: Place) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(place.host, place.port, timeout=TIMEOUT_S)
     context = _context(f"https://{place.host}:{place.port or 443}")
     return http.client.HTTPSConnection(place.host, place.port, timeout=TIMEOUT_S, context=context)
+
+
+def _connect(connection: http.client.HTTPConnection) -> None:
+    """Opens a connection that is new, or that the server said it would end."""
+    if connection.sock is None:
+        connection.connect()
 
 
 def _has_ended(connection: http.client.HTTPConnection) -> bool:

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from lodefs.chunkstore.system.retry_policy import RetryPolicy
 from lodefs.lfs import sending
 from lodefs.lfs.agent import serve
 from lodefs.lfs.sending import Chunk, cut_file
-from lodefs.lfs.server import LfsServer, place_of
+from lodefs.lfs.server import COMMIT_TIMEOUT_S, LfsServer, place_of
 from lodefs.lfs.transfers import ServerTransfers
 from tests.support.proxy.lfs_site import LfsSite, lfs_site
 
@@ -198,6 +199,22 @@ def test_a_connection_that_the_server_ended(tmp_path: Path) -> None:
                 assert answer.read() == expected
             assert kind.ended.acquire(timeout=60)
         server.close()
+
+
+def test_a_server_that_has_no_room_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server may let an upload wait until others have ended: sending has as much time as the
+    commit."""
+    timeouts_s = set()
+    send = HTTPConnection.send
+
+    def noted(connection: HTTPConnection, data: Any) -> None:
+        send(connection, data)
+        timeouts_s.add(connection.sock.gettimeout())
+
+    monkeypatch.setattr(HTTPConnection, "send", noted)
+    with stub(chunks(), chunks("0" * COUNT), (200, b"")) as (url, _):
+        run(tmp_path, upload(url, tmp_path, DATA))
+    assert timeouts_s == {COMMIT_TIMEOUT_S}
 
 
 def test_an_object_is_cut_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
