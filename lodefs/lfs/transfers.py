@@ -17,6 +17,7 @@ from lodefs.lfs.sending import Sender
 from lodefs.lfs.server import LfsServer, Place, place_of
 
 T = TypeVar("T")
+NODE_PREFIX = "/lfs/"
 
 
 class ServerTransfers:
@@ -39,7 +40,8 @@ class ServerTransfers:
 
     def download(self, event: Event, action: Action, moved: Moved) -> Path:
         _, target = place_of(action.href)
-        if self._node is not None:
+        # A foreign server chooses the target, and could have this user ask the node for more
+        if self._node is not None and target.startswith(NODE_PREFIX):
             try:
                 return fetch(self._node, target, {}, event, self._folder, moved)
             except LodefsError:  # it may be a node of another store, or not let this user read

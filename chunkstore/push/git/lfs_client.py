@@ -101,7 +101,7 @@ class LfsServer:
             with self._asked("GET", action.href, b"", action.header) as answer:
                 if answer.status != 200:
                     raise _refusal(action.href, answer.status)
-                while block := answer.read(min(BLOCK_SIZE_BYTES, left + 1)):
+                while block := answer.read1(min(BLOCK_SIZE_BYTES, left + 1)):  # what has come
                     self._check_time()
                     left -= len(block)
                     if left < 0:

@@ -18,11 +18,12 @@ from typing import Any
 
 import pytest
 
+from lodefs.chunkstore.errors import NotFound
 from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.protocol.lfs_recipe import MAGIC, Decoder
 from lodefs.chunkstore.system.retry_policy import RetryPolicy
-from lodefs.lfs import sending
-from lodefs.lfs.agent import serve
+from lodefs.lfs import sending, transfers
+from lodefs.lfs.agent import Action, Event, serve
 from lodefs.lfs.sending import Chunk, cut_file
 from lodefs.lfs.server import COMMIT_TIMEOUT_S, LfsServer, place_of
 from lodefs.lfs.transfers import ServerTransfers
@@ -247,6 +248,23 @@ def test_a_download_goes_on(tmp_path: Path) -> None:
     with stub((206, DATA[1000:]), (200, DATA)) as (url, _):
         [answer] = run(tmp_path, download(url, DATA))[-1:]
     assert Path(str(answer["path"])).read_bytes() == DATA
+
+
+def test_what_the_node_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The target is the server's choice: the node is asked for objects of Git LFS alone."""
+    asked: list[tuple[object, str]] = []
+
+    def fetch(server: object, target: str, *_: object) -> Path:
+        asked.append((server, target))
+        raise NotFound("not there")
+
+    monkeypatch.setattr(transfers, "fetch", fetch)
+    for path in ("/snapshots/r", "/lfs/r/objects/1"):
+        moving = ServerTransfers(str(tmp_path / "socket"), tmp_path, AT_ONCE)
+        action = Action(f"http://server{path}")
+        with pytest.raises(NotFound):
+            moving.download(Event("download"), action, lambda _: None)
+    assert [target for _, target in asked] == ["/snapshots/r", *["/lfs/r/objects/1"] * 2]
 
 
 def test_wrong_bytes_are_not_handed_over(tmp_path: Path) -> None:

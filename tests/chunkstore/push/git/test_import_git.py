@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import base64
 import fcntl
+import itertools
 import os
 import subprocess
+import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
 from lodefs.chunkstore.errors import (
     Conflict,
     Corrupt,
+    DeadlineExceeded,
     Denied,
     InvalidInput,
     LodefsError,
@@ -27,11 +32,12 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.format import git as git_format
 from lodefs.chunkstore.format import keys, lfs
 from lodefs.chunkstore.format.git_url import GitUrl
+from lodefs.chunkstore.format.lfs import Pointer
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.push.changes.change import Put as PutChange
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
-from lodefs.chunkstore.push.git import git_process
+from lodefs.chunkstore.push.git import git_process, lfs_client
 from lodefs.chunkstore.push.git.git_process import GitLimits
 from lodefs.chunkstore.push.git.git_repository import GitAccess, GitRepository
 from lodefs.chunkstore.push.git.import_git import GitResult, GitSource, import_git
@@ -231,6 +237,43 @@ def test_objects_of_the_git_server(world: World, tmp_path: Path) -> None:
     assert seen[b"a.bin"].content == seen[b"c/a.bin"].content == LARGE
     assert seen[b"c/a.bin"].executable and seen[b"b.bin"].content == small
     world.assert_sound()
+
+
+def test_a_server_of_objects_that_drips(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An object that comes byte by byte ends with the time of the import, not with its last one."""
+    done = threading.Event()
+
+    class Drip(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", "100")
+            self.end_headers()
+            self.wfile.write(b"x")
+            done.wait(60)
+
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Drip)
+    thread = threading.Thread(target=httpd.serve_forever, daemon=True)
+    thread.start()
+    url = f"http://127.0.0.1:{httpd.server_port}/r"
+    repository = GitRepository(url, world.access)
+    repository.directory.mkdir(parents=True)
+    now_s = itertools.chain([0.0, 0.0], itertools.repeat(1000.0))
+    monkeypatch.setattr(lfs_client, "time", SimpleNamespace(monotonic=lambda: next(now_s)))
+    monkeypatch.setattr(lfs_client, "TIMEOUT_S", 5.0)
+    server = lfs_client.LfsServer(repository, limit_s=100)
+    try:
+        with (
+            pytest.raises(DeadlineExceeded, match="takes too long"),
+            server.fetched(Pointer("0" * 64, 100), lfs_client.Action(url)),
+        ):
+            pass
+    finally:
+        done.set()
+        httpd.shutdown()
+        httpd.server_close()
+        thread.join()
 
 
 def test_archive_attributes(world: World, tmp_path: Path) -> None:
