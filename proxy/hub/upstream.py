@@ -147,9 +147,15 @@ class HubUpstream:
                 await asyncio.sleep(ASK_EVERY_S)
         except (Unavailable, Denied, NotFound) as error:
             log.warning("node %s does not fetch %s: %s", owner, order.repo_url, error)
+        fetch = await self._listed(request)
+        if fetch.told.state == "failed":  # its process may have been killed just now
+            fetch = await self._listed(request)
+        return fetch.told
+
+    async def _listed(self, request: HubRequest) -> _Fetch:
         fetch = self._begun(request)
         await fetch.is_listed.wait()
-        return fetch.told
+        return fetch
 
     def _begun(self, request: HubRequest) -> _Fetch:
         """Returns the fetch, perhaps one of another revision that is the same commit, which may
@@ -160,7 +166,8 @@ class HubUpstream:
             fetch = _Fetch(order)
             fetch.tell(ended.outcome)
             return fetch
-        fetch = next((one for one in self._fetches if _is_same(one, order)), None) or _Fetch(order)
+        running = (one for one in self._fetches if one.told.state == "running")
+        fetch = next((one for one in running if _is_same(one, order)), None) or _Fetch(order)
         if fetch not in self._fetches:
             self._fetches[fetch] = task = asyncio.create_task(self._fetch(fetch))
             task.add_done_callback(lambda _: self._fetches.pop(fetch))
