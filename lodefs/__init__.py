@@ -50,9 +50,9 @@ if TYPE_CHECKING:
     from lodefs.api.upkeep import rm as rm
     from lodefs.api.upkeep import undelete as undelete
     from lodefs.api.warming import warm as warm
-    from lodefs.api.writable_changes import commit as commit
-    from lodefs.api.writable_changes import restore as restore
-    from lodefs.api.writable_changes import status as status
+    from lodefs.api.writing.writable_changes import commit as commit
+    from lodefs.api.writing.writable_changes import restore as restore
+    from lodefs.api.writing.writable_changes import status as status
     from lodefs.chunkstore import errors as errors
     from lodefs.reading.snapshot import Snapshot as Snapshot
     from lodefs.reading.snapshot import SnapshotEntry as SnapshotEntry
@@ -76,7 +76,7 @@ _PLACES = {
         "lodefs.api.transactions": "transaction",
         "lodefs.api.upkeep": "deleted du quota retain rm undelete",
         "lodefs.api.warming": "warm",
-        "lodefs.api.writable_changes": "commit restore status",
+        "lodefs.api.writing.writable_changes": "commit restore status",
         "lodefs.reading.snapshot": "Snapshot SnapshotEntry",
     }.items()
     for name in names.split()

@@ -316,7 +316,7 @@ def _with_where_to_look(error: click.ClickException) -> str:
 
 
 def _failed(message: str, code: int) -> int:
-    from lodefs.chunkstore.system import journald  # here: most commands do not fail
+    from lodefs.chunkstore.system.systemd import journald  # here: most commands do not fail
 
     message = f"lodefs: error: {message}"
     if journald.is_stderr(os.environ):

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.format.git_url import check_allowed
+from lodefs.chunkstore.format.foreign.git_url import check_allowed
 from lodefs.chunkstore.format.names import Spec, check_repo, parse_spec
 from lodefs.chunkstore.objects.in_place.source_settings import SourceSettings, parse_sources
 from lodefs.chunkstore.objects.schemes import FORMS, scheme_of

@@ -9,7 +9,7 @@ import msgspec
 from blake3 import blake3
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.format import git
+from lodefs.chunkstore.format.foreign import git
 
 ChunkId = NewType("ChunkId", bytes)  # BLAKE3-256 of the chunk's bytes
 PackId = NewType("PackId", bytes)  # BLAKE3-256 of the ordered chunk ids and raw lengths
@@ -30,7 +30,7 @@ _BASE_TAG = re.compile(r"mounted-.*-[0-9a-f]{16}\Z")
 _STEP = r"\^[0-9]?|~[0-9]{0,4}"
 _STEPS = re.compile(_STEP)
 _REVISION = re.compile(rf"({git.REVISION}|[A-Za-z0-9][A-Za-z0-9._-]*)((?:{_STEP})*)\Z")
-# REPO@git:..., whose colon is not the one before a path
+# In REPO@git:..., the colon begins no path
 _OF_GIT = re.compile(rf"[^:@]*@{git.REVISION}(?:{_STEP})*(?=:|\Z)".encode())
 _HEX = re.compile(r"[0-9a-f]+\Z")
 _HEX_PREFIX = re.compile(r"[0-9a-f]{6,64}\Z")

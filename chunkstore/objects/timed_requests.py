@@ -13,7 +13,7 @@ from typing import Any
 
 from lodefs.chunkstore.errors import DeadlineExceeded, LodefsError, Unavailable
 from lodefs.chunkstore.objects.ranges.transport import closer
-from lodefs.chunkstore.system.watchdog import Transfer, Watchdog
+from lodefs.chunkstore.system.systemd.watchdog import Transfer, Watchdog
 from lodefs.chunkstore.types import Buffer
 
 ANSWER_SIZE_BYTES_MAX = 4 * 1024 * 1024  # a listing of 1000 keys of 1024 bytes, twice escaped

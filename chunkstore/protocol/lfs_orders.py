@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from lodefs.chunkstore.format.lfs import Lock
+from lodefs.chunkstore.format.foreign.lfs import Lock
 from lodefs.chunkstore.protocol.wire import Failure
 
 

@@ -25,11 +25,12 @@ from lodefs.chunkstore.errors import (
     UnknownFormat,
     Unsupported,
 )
-from lodefs.chunkstore.format import git, keys
+from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.format.commit import SIZE_BYTES_MAX as COMMIT_SIZE_BYTES_MAX
 from lodefs.chunkstore.format.commit import Commit, commit_id_of, decode_commit, encode_commit
 from lodefs.chunkstore.format.envelope import seal, unseal
+from lodefs.chunkstore.format.foreign import git
 from lodefs.chunkstore.format.names import (
     ID_HEX_CHARS_MIN,
     CommitId,

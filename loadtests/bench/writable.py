@@ -20,7 +20,7 @@ from loadtests.cli import Lodefs
 from loadtests.errors import LoadtestError
 from loadtests.measure import drop_page_cache
 from loadtests.results import Result
-from lodefs.api import writable
+from lodefs.api.writing import writable
 from lodefs.chunkstore.format.names import parse_spec
 from lodefs.settings.mount_file import MountFile
 from lodefs.settings.session import Session

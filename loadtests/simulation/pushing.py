@@ -21,7 +21,7 @@ from random import Random
 
 from loadtests.simulation.__main__ import parse_count, parse_size
 from loadtests.simulation.clock import Clock
-from lodefs.api.part_tasks import IN_FLIGHT_MAX
+from lodefs.api.parts.part_tasks import IN_FLIGHT_MAX
 from lodefs.chunkstore.push.index.push_index import SHARD_READERS
 from lodefs.chunkstore.push.pack_writer import DATA_PACK_SIZES_BYTES, UPLOADS_MAX
 from lodefs.chunkstore.push.parts.finish import REQUESTS_MAX, finish_plan

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 from lodefs.api.pushing import CommitOptions, opened_for, push_options
 from lodefs.chunkstore.errors import InvalidInput, NotFound
-from lodefs.chunkstore.format.git_url import (
+from lodefs.chunkstore.format.foreign.git_url import (
     HEAD,
     GitUrl,
     check_rev,

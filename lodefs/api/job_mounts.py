@@ -29,7 +29,7 @@ from lodefs.settings.mount_file import MountFile
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
-    from lodefs.api.job_changes import JobChanges
+    from lodefs.api.writing.job_changes import JobChanges
 
 PROXY_UNUSED_TIMEOUT_S = 2.0  # a proxy started for such mounts ends after the last one
 Say = Callable[[str], None]
@@ -111,7 +111,7 @@ def mount_in_container(
 
 
 def _mount_for_changes(session: Session, place: str, dataset: Dataset) -> None:
-    from lodefs.api.writable import mount_writable  # a while to import, and rarely needed
+    from lodefs.api.writing.writable import mount_writable  # a while to import, and rarely needed
 
     session.apply_options(proxy=proxy_url(session, PROXY_UNUSED_TIMEOUT_S))
     wanted = MountFile(spec=dataset.spec, directory=place)

@@ -11,7 +11,7 @@ from typing import Self, Unpack
 import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound, UnderWay
-from lodefs.chunkstore.format import git
+from lodefs.chunkstore.format.foreign import git
 from lodefs.chunkstore.format.names import Spec, parse_revision
 from lodefs.chunkstore.protocol.connection import parse_address
 from lodefs.chunkstore.protocol.read_client import Client
@@ -95,7 +95,7 @@ def mount(
     )
     with opened(**where) as settings:
         if writable:
-            from lodefs.api.writable import WritableMount, mount_writable
+            from lodefs.api.writing.writable import WritableMount, mount_writable
 
             above = os.fspath(upper) if upper is not None else None
             return WritableMount(settings, mount_writable(settings, requested, upper=above))

@@ -145,7 +145,7 @@ def push(
     if isinstance(place, Path) and place.is_file():
         raise NotADirectory(f"{place} is a file: push takes the directory that contains it")
     if executor is not None:
-        from lodefs.api.push_plans import push_with
+        from lodefs.api.parts.push_plans import push_with
 
         given = check or options.pop("dry_run", False) or options.pop("rate_bytes_s", None)
         if given:

@@ -14,7 +14,7 @@ from typing import Any, get_origin
 import click
 
 from lodefs.chunkstore.errors import Corrupt, InvalidInput, NotFound
-from lodefs.chunkstore.format.git_url import is_git_url, spec_of_url
+from lodefs.chunkstore.format.foreign.git_url import is_git_url, spec_of_url
 from lodefs.chunkstore.format.names import DEFAULT_BRANCH, Spec, Target, parse_spec, parse_target
 from lodefs.cli import text
 from lodefs.cli.parameters import Parameter, argument, option, parameters_of

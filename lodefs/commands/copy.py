@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from lodefs.api.part_tasks import EXECUTORS, opened_executor
+from lodefs.api.parts.part_tasks import EXECUTORS, opened_executor
 from lodefs.chunkstore.errors import AlreadyExists, InvalidInput, NotFound
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.repo.refs import singular
@@ -78,7 +78,7 @@ def copy(
     With --executor many machines send the packs, and check every byte; this one walks through
     the history, and moves branches and tags.
     """
-    from lodefs.api.store_tasks import copy_with
+    from lodefs.api.parts.store_tasks import copy_with
     from lodefs.chunkstore.transfer.copy import CopyOptions
     from lodefs.chunkstore.transfer.copy import copy as copy_repos
 

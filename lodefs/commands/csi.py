@@ -133,7 +133,7 @@ def _writer(
     Raises: InvalidInput."""
     if writable == _NO:
         return None
-    from lodefs.api.writable_volumes import WritableVolumes
+    from lodefs.api.writing.writable_volumes import WritableVolumes
 
     if writable == _SECRET and scheme_of(session.store_url) != "s3":
         raise InvalidInput(

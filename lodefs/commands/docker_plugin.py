@@ -104,7 +104,7 @@ def _writer(session: Session, state: Path, mounter: Path | None) -> VolumeWriter
     """Mounts and commits writable volumes; None without a mount service, which they need."""
     if mounter is None:
         return None
-    from lodefs.api.writable_volumes import WritableVolumes
+    from lodefs.api.writing.writable_volumes import WritableVolumes
 
     return WritableVolumes(session, state, mounter.absolute())
 

@@ -197,7 +197,7 @@ def _of_specs(session: Session, before: str, after: Spec) -> Iterator[Difference
 
 
 def _of_mount(session: Session, directory: str) -> Iterator[Difference]:
-    from lodefs.api.writable_changes import status
+    from lodefs.api.writing.writable_changes import status
 
     repo, at, _ = directory.partition("@")
     if at and not os.path.lexists(directory):

@@ -193,7 +193,7 @@ def _mount(
 def _mount_writable(
     session: Session, requested: MountFile, upper: str | None, log_path: str, *, as_json: bool
 ) -> None:
-    from lodefs.api.writable import mount_writable
+    from lodefs.api.writing.writable import mount_writable
 
     made = mount_writable(session, requested, upper=upper, log_path=log_path, fork=True)
     record, place = made.record, str(made.place.directory)

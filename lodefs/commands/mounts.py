@@ -75,7 +75,7 @@ def unmount(
 
 
 def _unmount(session: Session, directory: str, *, keep: bool, discard: bool) -> Unmounted:
-    from lodefs.api import writable
+    from lodefs.api.writing import writable
 
     if not writable.is_writable(session, directory):
         cli.reject(
@@ -88,8 +88,8 @@ def _unmount(session: Session, directory: str, *, keep: bool, discard: bool) -> 
 
 
 def _commit(session: Session, directory: str, message: str) -> Unmounted:
-    from lodefs.api.writable import place_of
-    from lodefs.api.writable_changes import commit_and_unmount
+    from lodefs.api.writing.writable import place_of
+    from lodefs.api.writing.writable_changes import commit_and_unmount
     from lodefs.commands.push import report
     from lodefs.mount.writable.writable_mount import recorded
 
@@ -146,7 +146,7 @@ def mounts(
 
 
 def _list_uncommitted(session: Session, *, as_json: bool) -> None:
-    from lodefs.api import writable
+    from lodefs.api.writing import writable
 
     for one in writable.uncommitted(session):
         place = str(one.place.directory)
@@ -189,7 +189,7 @@ class MountListing(NamedTuple):
 
 def mount_listings(session: Session) -> list[MountListing]:
     """The mounts that this process sees, and whether their proxies answer. Asks each proxy once."""
-    from lodefs.api.writable import branch_of
+    from lodefs.api.writing.writable import branch_of
     from lodefs.proxies.own_proxy import ready
 
     answers = functools.cache(lambda url: ready(url, PROXY_TIMEOUT_S))

@@ -18,7 +18,7 @@ from lodefs.settings.datasets import Dataset, is_dataset
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
-    from lodefs.api.job_changes import Ended, JobChanges
+    from lodefs.api.writing.job_changes import Ended, JobChanges
 
 NOT_COMMITTED = 125  # exit codes, as of env(1), timeout(1) and shells
 NOT_EXECUTABLE, NOT_FOUND = 126, 127
@@ -100,7 +100,7 @@ def run(
     log_path = os.path.abspath(log_path) if log_path else ""
     changes = None
     if any(one.is_writable for one in named):
-        from lodefs.api.job_changes import JobChanges  # it takes a while to import
+        from lodefs.api.writing.job_changes import JobChanges  # it takes a while to import
 
         changes = JobChanges(
             session=session, read_timeout_s=read_timeout_s, log_path=log_path, **given

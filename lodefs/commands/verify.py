@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lodefs.api.part_tasks import EXECUTORS, opened_executor
+from lodefs.api.parts.part_tasks import EXECUTORS, opened_executor
 from lodefs.chunkstore.errors import InUse, InvalidInput, LodefsError
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.nodecache import damage_reports
@@ -98,7 +98,7 @@ def _verified(
     part: TaskShare | None,
     executor: str | None,
 ) -> VerifyResult:
-    from lodefs.api.store_tasks import check_data_with
+    from lodefs.api.parts.store_tasks import check_data_with
     from lodefs.chunkstore.repair.state_check import check_state
     from lodefs.chunkstore.repo.verify import verify as check
 
@@ -367,7 +367,7 @@ def _scrubbed(
     part: TaskShare | None,
     executor: str | None,
 ) -> ScrubResult:
-    from lodefs.api.store_tasks import examine_with
+    from lodefs.api.parts.store_tasks import examine_with
     from lodefs.chunkstore.repair.scrub import ScrubOptions, parse_share, scrub_share
     from lodefs.chunkstore.repair.scrub import scrub as scrub_store
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from lodefs.api import writable
-from lodefs.api.writable_changes import commit as commit_mount
-from lodefs.api.writable_changes import restore as restore_paths
-from lodefs.api.writable_changes import status
+from lodefs.api.writing import writable
+from lodefs.api.writing.writable_changes import commit as commit_mount
+from lodefs.api.writing.writable_changes import restore as restore_paths
+from lodefs.api.writing.writable_changes import status
 from lodefs.chunkstore.format.names import Spec
 from lodefs.cli import options as cli
 from lodefs.cli import text

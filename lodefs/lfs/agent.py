@@ -15,17 +15,11 @@ import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError
 from lodefs.chunkstore.format.decoding import from_json
+from lodefs.chunkstore.format.foreign.lfs import Action
 
 PROGRESS_BYTES = 1 << 20  # between two reports
 FAILED = 2  # the code of an error
 Moved = Callable[[int], None]  # told how many bytes were sent or fetched
-
-
-class Action(msgspec.Struct, frozen=True):
-    """Where an object goes or comes from, as the server said, and headers to send."""
-
-    href: str
-    header: dict[str, str] = {}
 
 
 class Event(msgspec.Struct, frozen=True):

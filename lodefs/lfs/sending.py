@@ -10,10 +10,11 @@ from lodefs.chunkstore.errors import InvalidInput, SourceChanged
 from lodefs.chunkstore.format.chunking import ChunkingParams, cut
 from lodefs.chunkstore.format.compression import RawStreak
 from lodefs.chunkstore.format.decoding import from_json
+from lodefs.chunkstore.format.foreign.lfs import Action
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.protocol.lfs_orders import KnownChunks
 from lodefs.chunkstore.protocol.lfs_recipe import KNOWN, MAGIC, Piece, encode
-from lodefs.lfs.agent import Action, Event, Moved
+from lodefs.lfs.agent import Event, Moved
 from lodefs.lfs.server import ANSWER_BYTES_MAX, LfsServer, place_of
 
 WHOLE_BYTES_MAX = 256 << 10  # an object of a few chunks is sent at once, without a question

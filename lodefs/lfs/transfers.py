@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from lodefs.chunkstore.errors import Conflict, Corrupt, LodefsError, Unavailable
+from lodefs.chunkstore.format.foreign.lfs import Action
 from lodefs.chunkstore.system.os_errors import kind_of
 from lodefs.chunkstore.system.retry_policy import RetryPolicy
-from lodefs.lfs.agent import Action, Event, Moved
+from lodefs.lfs.agent import Event, Moved
 from lodefs.lfs.fetching import fetch
 from lodefs.lfs.sending import Sender
 from lodefs.lfs.server import LfsServer, Place, place_of

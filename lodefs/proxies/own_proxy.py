@@ -28,7 +28,7 @@ from lodefs.chunkstore.protocol.connection import Response, parse_address
 from lodefs.chunkstore.protocol.control_client import ControlClient
 from lodefs.chunkstore.protocol.figures.figure_files import directories_for, private_directory_of
 from lodefs.chunkstore.protocol.wire import SOCKET_DEFAULT
-from lodefs.chunkstore.system.systemd_notify import inheritable
+from lodefs.chunkstore.system.systemd.notify import inheritable
 from lodefs.mount.kernel import namespaces
 from lodefs.proxy.service.systemd import PREFIX
 from lodefs.settings.session import NO_STORE, Session, split_settings

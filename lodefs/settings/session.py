@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from lodefs.chunkstore.errors import Denied, InvalidInput
-from lodefs.chunkstore.format.git_url import is_git_url, spec_of_url
+from lodefs.chunkstore.format.foreign.git_url import is_git_url, spec_of_url
 from lodefs.chunkstore.format.names import Spec, parse_spec
 from lodefs.chunkstore.system import safe_open
 from lodefs.settings import config

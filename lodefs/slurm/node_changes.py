@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from lodefs.api import writable_for_others
+from lodefs.api.writing import writable_for_others
 from lodefs.chunkstore.errors import (
     AlreadyExists,
     Conflict,

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.format.git_url import check_rev, is_git_url, parse_git_url
+from lodefs.chunkstore.format.foreign.git_url import check_rev, is_git_url, parse_git_url
 from lodefs.chunkstore.format.names import (
     DEFAULT_BRANCH,
     check_ref_name,

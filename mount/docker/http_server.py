@@ -22,7 +22,7 @@ from contextlib import suppress
 from email.message import Message
 from typing import Any, NamedTuple
 
-from lodefs.chunkstore.system.watchdog import Watchdog
+from lodefs.chunkstore.system.systemd.watchdog import Watchdog
 from lodefs.mount.docker.protocol import encode_error
 
 CONTENT_TYPE = "application/vnd.docker.plugins.v1.2+json"

@@ -13,8 +13,8 @@ from typing import TypeVar
 import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError
-from lodefs.chunkstore.format.git import id_in
-from lodefs.chunkstore.format.git_url import check_rev, is_git_url, parse_git_url
+from lodefs.chunkstore.format.foreign.git import id_in
+from lodefs.chunkstore.format.foreign.git_url import check_rev, is_git_url, parse_git_url
 from lodefs.chunkstore.format.names import (
     DEFAULT_BRANCH,
     ID_BYTES,

@@ -18,7 +18,7 @@ import msgspec
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound, Unavailable, told
 from lodefs.chunkstore.protocol.figures.component_counts import ComponentCounts
 from lodefs.chunkstore.system import sockets
-from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNotifier
+from lodefs.chunkstore.system.systemd.notify import READY, STOPPING, SystemdNotifier
 from lodefs.mount.docker import earlier_mounts
 from lodefs.mount.docker.http_server import Answer, HttpReply, Server
 from lodefs.mount.docker.options import SplitUrl

@@ -43,7 +43,9 @@ def say_to_stderr(text: str) -> None:
 def say_in_foreground(mountpoint: str) -> Log:
     """Logs for a process of a service, or on a terminal: to the journal if standard error goes
     there."""
-    from lodefs.chunkstore.system import journald  # here: mounts in the background need none of it
+    from lodefs.chunkstore.system.systemd import (
+        journald,  # here: mounts in the background need none of it
+    )
 
     if journald.is_stderr(os.environ):
         with suppress(OSError):

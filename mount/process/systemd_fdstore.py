@@ -13,7 +13,7 @@ import msgspec
 
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.system.sockets import passed
-from lodefs.chunkstore.system.systemd_notify import READY, SystemdNotifier
+from lodefs.chunkstore.system.systemd.notify import READY, SystemdNotifier
 from lodefs.mount.kernel import mount_table
 from lodefs.mount.process import control_socket, handover
 from lodefs.mount.process.handover import MountResources

@@ -21,7 +21,7 @@ import msgspec
 from lodefs.chunkstore.errors import InUse, Unavailable
 from lodefs.chunkstore.protocol import rpc
 from lodefs.chunkstore.protocol.figures.component_counts import ComponentCounts
-from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNotifier
+from lodefs.chunkstore.system.systemd.notify import READY, STOPPING, SystemdNotifier
 from lodefs.mount.helper.deadline_calls import Calls
 from lodefs.mount.helper.end_signals import asked_to_end
 from lodefs.mount.helper.interface import NodeMounts

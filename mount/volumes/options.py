@@ -10,8 +10,8 @@ import re
 from urllib.parse import parse_qsl, urlsplit
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.format import git
-from lodefs.chunkstore.format.git_url import HEAD
+from lodefs.chunkstore.format.foreign import git
+from lodefs.chunkstore.format.foreign.git_url import HEAD
 from lodefs.chunkstore.format.names import split_path
 from lodefs.chunkstore.objects.schemes import FORMS, SETTINGS, scheme_of
 from lodefs.chunkstore.protocol.cache_control import PIN_S_MAX

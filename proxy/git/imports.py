@@ -14,9 +14,9 @@ from pathlib import Path
 
 from lodefs.chunkstore import python_process
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound, Unavailable, UnderWay
-from lodefs.chunkstore.format import git
 from lodefs.chunkstore.format.decoding import from_json
-from lodefs.chunkstore.format.git_url import url_of_repo
+from lodefs.chunkstore.format.foreign import git
+from lodefs.chunkstore.format.foreign.git_url import url_of_repo
 from lodefs.chunkstore.format.names import parse_revision
 from lodefs.chunkstore.protocol.git_orders import GitOrder, GitOutcome
 from lodefs.chunkstore.protocol.store_place import StorePlace

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
 
 from lodefs.chunkstore.errors import NotADirectory, NotFound, Unavailable
-from lodefs.chunkstore.format import hub
+from lodefs.chunkstore.format.foreign import hub
 from lodefs.chunkstore.protocol.hub_fetch import HubOrder, HubRequest
 from lodefs.chunkstore.protocol.wire import Origin
 from lodefs.chunkstore.types import Buffer

@@ -15,8 +15,8 @@ from urllib.parse import quote
 import msgspec
 
 from lodefs.chunkstore.errors import NotFound
-from lodefs.chunkstore.format import git, hub, lfs
-from lodefs.chunkstore.format.lfs import Pointer
+from lodefs.chunkstore.format.foreign import git, hub, lfs
+from lodefs.chunkstore.format.foreign.lfs import Pointer
 from lodefs.chunkstore.format.names import split_path
 from lodefs.chunkstore.format.tree import Kind as EntryKind
 from lodefs.chunkstore.nodecache.name_rows import EntryRow

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 
 from lodefs.chunkstore.errors import NotADirectory, NotFound
-from lodefs.chunkstore.format import hub
+from lodefs.chunkstore.format.foreign import hub
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.protocol.wire import Entry, Page
 from lodefs.proxy.hub.revisions import HubRevision, etag_of

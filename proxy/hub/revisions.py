@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound, Renamed
-from lodefs.chunkstore.format import hub
+from lodefs.chunkstore.format.foreign import hub
 from lodefs.chunkstore.protocol.wire import Snapshot
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.proxy.api.request import Reader
@@ -24,8 +24,8 @@ KNOWN_MAX = 4096
 @dataclass(frozen=True, slots=True)
 class HubRevision:
     """One commit. ``sha`` is its id for clients of the hub; ``tags`` is the snapshot that has the
-    hub's ETags of its files (chunkstore/format/hub.py), None if the hub does not know it. If it
-    ``is_arriving``, both are the snapshot of its tags, since not all files are there."""
+    hub's ETags of its files (chunkstore/format/foreign/hub.py), None if the hub does not know it.
+    If it ``is_arriving``, both are the snapshot of its tags, since not all files are there."""
 
     snapshot: Snapshot
     sha: str

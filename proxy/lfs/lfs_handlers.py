@@ -25,9 +25,9 @@ from lodefs.chunkstore.errors import (
     Renamed,
     Unavailable,
 )
-from lodefs.chunkstore.format import lfs
 from lodefs.chunkstore.format.decoding import from_json
-from lodefs.chunkstore.format.lfs import Lock
+from lodefs.chunkstore.format.foreign import lfs
+from lodefs.chunkstore.format.foreign.lfs import MEDIA, Lock
 from lodefs.chunkstore.format.names import ID_BYTES
 from lodefs.chunkstore.protocol.lfs_orders import (
     AddLock,
@@ -48,7 +48,6 @@ from lodefs.proxy.lfs.target import (
     BASIC,
     BATCH,
     FORM,
-    MEDIA,
     OBJECTS_MAX,
     PIECES,
     Batch,

@@ -10,10 +10,9 @@ from typing import Literal
 import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.format import lfs
-from lodefs.chunkstore.format.lfs import Lock
+from lodefs.chunkstore.format.foreign import lfs
+from lodefs.chunkstore.format.foreign.lfs import Action, Lock
 
-MEDIA = "application/vnd.git-lfs+json"
 OBJECTS_MAX = 1000  # in one batch; clients send 100
 LOCKS_MAX = 1000  # in one answer
 BASIC = "basic"
@@ -56,13 +55,6 @@ class Page(msgspec.Struct, frozen=True):
 
     cursor: str = ""
     limit: int = LOCKS_MAX
-
-
-class Action(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The next request of a client about an object."""
-
-    href: str
-    header: dict[str, str] = {}
 
 
 class ObjectError(msgspec.Struct, frozen=True):

@@ -27,7 +27,7 @@ IDLE_S = 60.0  # without an order the process ends
 ORDER_S_MAX = 3600.0
 OBJECTS_MAX = 1000  # in one commit
 LINE_BYTES_MAX = 64 << 20  # a list of 10,000 locks with long paths
-_COMMAND = python_process.command("lodefs.chunkstore.push.remote.lfs_writer")
+_COMMAND = python_process.command("lodefs.chunkstore.push.lfs.writer")
 
 
 @dataclass(frozen=True, slots=True)

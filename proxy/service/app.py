@@ -36,7 +36,7 @@ from lodefs.chunkstore.protocol.store_place import StorePlace
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system import fd_limit, sockets
 from lodefs.chunkstore.system.private_file import check_private
-from lodefs.chunkstore.system.systemd_notify import READY, STOPPING, SystemdNotifier
+from lodefs.chunkstore.system.systemd.notify import READY, STOPPING, SystemdNotifier
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.scrub import ScrubSettings
 from lodefs.proxy.cache.tables import CacheSettings

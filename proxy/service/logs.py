@@ -14,8 +14,8 @@ import structlog
 from structlog.typing import Processor
 
 from lodefs.chunkstore.errors import Unavailable
-from lodefs.chunkstore.system import journald
-from lodefs.chunkstore.system.journald import Journal, JournalHandler
+from lodefs.chunkstore.system.systemd import journald
+from lodefs.chunkstore.system.systemd.journald import Journal, JournalHandler
 from lodefs.proxy.tracing.request_scope import RequestFields
 
 

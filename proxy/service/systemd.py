@@ -16,7 +16,7 @@ from contextlib import contextmanager
 
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.system import sockets
-from lodefs.chunkstore.system.systemd_notify import SystemdNotifier
+from lodefs.chunkstore.system.systemd.notify import SystemdNotifier
 
 FAILED = "lodefs-failed"  # the name in systemd's store of descriptors
 PREFIX = "cannot start: "  # prefix of the status in systemd

@@ -12,7 +12,7 @@ import pytest
 
 from loadtests.bench.sides import detach, node
 from loadtests.cli import Lodefs
-from lodefs.chunkstore.format import lfs
+from lodefs.chunkstore.format.foreign import lfs
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.push.changes.change import Put as PutChange
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes

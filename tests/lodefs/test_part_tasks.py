@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from lodefs.api.part_tasks import (
+from lodefs.api.parts.part_tasks import (
     ATTEMPTS_MAX,
     IN_FLIGHT_MAX,
     TaskResult,
@@ -19,7 +19,7 @@ from lodefs.api.part_tasks import (
     opened_executor,
     run_tasks,
 )
-from lodefs.api.push_plans import spread
+from lodefs.api.parts.push_plans import spread
 from lodefs.chunkstore.errors import Denied, Unavailable
 
 

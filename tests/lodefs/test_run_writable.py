@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.api.job_changes import is_to_commit
+from lodefs.api.writing.job_changes import is_to_commit
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
 from lodefs.settings.datasets import CommitWhen

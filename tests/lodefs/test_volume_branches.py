@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import lodefs
-from lodefs.api.writable_volumes import WritableVolumes
+from lodefs.api.writing.writable_volumes import WritableVolumes
 from lodefs.chunkstore.errors import Denied, InvalidInput
 from lodefs.chunkstore.repo.store import create_store
 from lodefs.mount.helper.interface import Source

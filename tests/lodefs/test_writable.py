@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import lodefs
-from lodefs.api import writable
+from lodefs.api.writing import writable
 from lodefs.chunkstore.errors import Conflict, InUse, InvalidInput, LodefsError, NotFound
 from lodefs.chunkstore.format.names import parse_spec
 from lodefs.mount.kernel import mount_syscalls, mount_table

@@ -13,9 +13,9 @@ import msgspec
 import pytest
 
 import lodefs
-from lodefs.api import base_tags
-from lodefs.api.writable import unmount_writable
-from lodefs.api.writable_changes import status
+from lodefs.api.writing import base_tags
+from lodefs.api.writing.writable import unmount_writable
+from lodefs.api.writing.writable_changes import status
 from lodefs.chunkstore.errors import Denied, InvalidInput, NoSpace, NotFound, Unavailable
 from lodefs.chunkstore.format.names import is_base_tag
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect

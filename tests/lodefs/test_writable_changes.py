@@ -14,10 +14,10 @@ import msgspec
 import pytest
 
 import lodefs
-from lodefs.api import writable, writable_changes
-from lodefs.api.job_changes import JobChanges
-from lodefs.api.writable import place_of, unmount_writable
-from lodefs.api.writable_changes import commit, restore, status
+from lodefs.api.writing import writable, writable_changes
+from lodefs.api.writing.job_changes import JobChanges
+from lodefs.api.writing.writable import place_of, unmount_writable
+from lodefs.api.writing.writable_changes import commit, restore, status
 from lodefs.chunkstore.errors import (
     Conflict,
     Denied,

@@ -14,8 +14,8 @@ import pytest
 
 from lodefs.api.history import log
 from lodefs.api.refs import Refs
-from lodefs.api.writable_changes import commit
-from lodefs.api.writable_volumes import WritableVolumes
+from lodefs.api.writing.writable_changes import commit
+from lodefs.api.writing.writable_volumes import WritableVolumes
 from lodefs.chunkstore.errors import Diverged
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.mount.docker.volumes import wanted_of

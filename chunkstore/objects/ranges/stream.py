@@ -19,7 +19,7 @@ from lodefs.chunkstore.objects.ranges.transport import (
     limit_waiting,
 )
 from lodefs.chunkstore.protocol.http_head import ResponseHead
-from lodefs.chunkstore.system.watchdog import Watchdog
+from lodefs.chunkstore.system.systemd.watchdog import Watchdog
 
 CONNECTIONS_MAX = 16  # idle connections that are kept
 WATCH_S = 3600.0  # each order has its own limit

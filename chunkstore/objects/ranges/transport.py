@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from lodefs.chunkstore.protocol.http_head import END, ResponseHead, parse_head
-from lodefs.chunkstore.system.watchdog import Transfer
+from lodefs.chunkstore.system.systemd.watchdog import Transfer
 from lodefs.chunkstore.types import Buffer
 
 HEAD_SIZE_BYTES_MAX = 64 * 1024

@@ -25,7 +25,7 @@ from lodefs.chunkstore.objects.ranges.transport import (
 from lodefs.chunkstore.objects.s3.sigv4 import Credentials, Signer
 from lodefs.chunkstore.protocol.http_head import encode_request
 from lodefs.chunkstore.protocol.trace_context import outgoing_headers
-from lodefs.chunkstore.system.watchdog import Transfer
+from lodefs.chunkstore.system.systemd.watchdog import Transfer
 
 SIZE_BYTES_MAX = 64 * 1024 * 1024  # limit for a body
 ERROR_SIZE_BYTES_MAX = 64 * 1024

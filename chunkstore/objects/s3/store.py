@@ -48,7 +48,7 @@ from lodefs.chunkstore.objects.s3.boto import (
 from lodefs.chunkstore.objects.s3.errors import NoSuchKey, PastTheEnd, refusal_of
 from lodefs.chunkstore.objects.s3.range_reader import SIZE_BYTES_MAX, RangeReader
 from lodefs.chunkstore.objects.timed_requests import TimedRequests
-from lodefs.chunkstore.system.watchdog import Transfer
+from lodefs.chunkstore.system.systemd.watchdog import Transfer
 from lodefs.chunkstore.types import Buffer
 
 LIST_KEYS_MAX = 1000  # in one answer

@@ -10,7 +10,7 @@ from hashlib import sha1, sha256
 from typing import IO, BinaryIO
 
 from lodefs.chunkstore.errors import Corrupt
-from lodefs.chunkstore.format import git
+from lodefs.chunkstore.format.foreign import git
 
 SHA1_CHARS = 40  # of an id; others are SHA-256
 

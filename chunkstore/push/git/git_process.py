@@ -114,7 +114,7 @@ class GitProcess:
     def started(
         self, *words: str, stdin: IO[bytes] | int = subprocess.DEVNULL, index: Path | None = None
     ) -> Iterator[tuple[subprocess.Popen[bytes], Said]]:
-        """Runs a command whose output is read while it runs, and which ends with the block."""
+        """Yields a command that runs, and what it says. The end of the block ends it."""
         with Said() as said:
             process = subprocess.Popen(
                 self._command(words),
@@ -210,7 +210,7 @@ def _config(protocols: Sequence[str]) -> list[tuple[str, str]]:
         ("core.attributesFile", _NULL),
         ("core.fsmonitor", "false"),
         ("core.bigFileThreshold", "64m"),
-        ("fetch.unpackLimit", "1"),  # one pack, whose size is limited
+        ("fetch.unpackLimit", "1"),  # one pack, since files have a limit
         ("fetch.fsckObjects", "true"),
         ("fetch.fsck.zeroPaddedFilemode", "ignore"),  # harmless, and common in old histories
         ("fetch.fsck.badTimezone", "ignore"),

@@ -22,9 +22,9 @@ from lodefs.chunkstore.errors import (
     TooLarge,
     Unavailable,
 )
-from lodefs.chunkstore.format import git
 from lodefs.chunkstore.format.commit import TEXT_CHARS_MAX
-from lodefs.chunkstore.format.git_url import HEAD, SCHEMES
+from lodefs.chunkstore.format.foreign import git
+from lodefs.chunkstore.format.foreign.git_url import HEAD, SCHEMES
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.push.git.blobs import SHA1_CHARS, BlobReader
 from lodefs.chunkstore.push.git.git_process import GitLimits, GitProcess

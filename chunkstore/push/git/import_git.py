@@ -2,7 +2,7 @@
 
 Small files come from Git. A pointer of Git LFS becomes a file with the segments of the object that
 the store has already, so that none of its bytes is read or sent. A tag keeps the id of Git
-(chunkstore/format/git.py, docs/decisions/0095).
+(chunkstore/format/foreign/git.py, docs/decisions/0095).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from lodefs.chunkstore.errors import Conflict, InvalidInput, NotFound
-from lodefs.chunkstore.format import git, lfs
 from lodefs.chunkstore.format.commit import Commit
-from lodefs.chunkstore.format.git_url import HEAD
+from lodefs.chunkstore.format.foreign import git, lfs
+from lodefs.chunkstore.format.foreign.git_url import HEAD
+from lodefs.chunkstore.format.foreign.lfs import Pointer
 from lodefs.chunkstore.format.journal import RefName
-from lodefs.chunkstore.format.lfs import Pointer
 from lodefs.chunkstore.format.names import CommitId, check_ref_name, check_repo, split_path
 from lodefs.chunkstore.format.tree import Kind, TreeEntry
 from lodefs.chunkstore.journal.existing_commit import point_ref

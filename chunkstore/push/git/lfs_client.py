@@ -29,21 +29,13 @@ from lodefs.chunkstore.errors import (
     Unavailable,
 )
 from lodefs.chunkstore.format.decoding import from_json
-from lodefs.chunkstore.format.lfs import Pointer
+from lodefs.chunkstore.format.foreign.lfs import MEDIA, Action, Pointer
 from lodefs.chunkstore.push.git.git_repository import GitRepository
 
 BATCH_OBJECTS_MAX = 100
 ANSWER_BYTES_MAX = 4 << 20
 TIMEOUT_S = 60.0  # for each step of an answer
 BLOCK_SIZE_BYTES = 1 << 20
-MEDIA = "application/vnd.git-lfs+json"
-
-
-class Action(msgspec.Struct, frozen=True):
-    """The request that brings an object."""
-
-    href: str
-    header: dict[str, str] = {}
 
 
 class _Error(msgspec.Struct, frozen=True):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
-from lodefs.chunkstore.format import lfs
-from lodefs.chunkstore.format.lfs import Pointer
+from lodefs.chunkstore.format.foreign import lfs
+from lodefs.chunkstore.format.foreign.lfs import Pointer
 from lodefs.chunkstore.format.tree import Kind, TreeEntry
 from lodefs.chunkstore.push.changes.branch_commits import read_living_head
 from lodefs.chunkstore.push.changes.overlay import Overlay, RecentTrees

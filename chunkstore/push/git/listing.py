@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound, TooLarge
-from lodefs.chunkstore.format.git_url import GitUrl, parse_git_url, relative_to
+from lodefs.chunkstore.format.foreign.git_url import GitUrl, parse_git_url, relative_to
 from lodefs.chunkstore.push.git.git_repository import SUBMODULE, GitFile, GitRepository
 
 SUBMODULES_MAX = 1000

@@ -22,8 +22,8 @@ from typing import NamedTuple, NoReturn, Protocol
 from blake3 import blake3
 
 from lodefs.chunkstore.errors import Corrupt, LodefsError, NotFound
-from lodefs.chunkstore.format import git, hub
-from lodefs.chunkstore.format.hub import Tag
+from lodefs.chunkstore.format.foreign import git, hub
+from lodefs.chunkstore.format.foreign.hub import Tag
 from lodefs.chunkstore.format.names import CommitId, Digest, split_path
 from lodefs.chunkstore.format.tree import EMPTY_DIGEST, Kind, Segment, TreeEntry
 from lodefs.chunkstore.push.changes.contents import ContentWriter

@@ -17,8 +17,8 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from lodefs.chunkstore.errors import Corrupt, InvalidInput, LodefsError, NotADirectory, NotFound
-from lodefs.chunkstore.format import hub
 from lodefs.chunkstore.format.decoding import from_json
+from lodefs.chunkstore.format.foreign import hub
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, Spec, parse_id
 from lodefs.chunkstore.journal.existing_commit import point_ref

@@ -1,7 +1,7 @@
 """What the Hugging Face Hub lists of a commit: its files with their tags, and a tree of these.
 
-The tree has a symlink for each file (chunkstore/format/hub.py). It is made in batches, so that the
-memory does not grow with the number of files.
+The tree has a symlink for each file (chunkstore/format/foreign/hub.py). It is made in batches, so
+that the memory does not grow with the number of files.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from itertools import islice
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.format import hub
-from lodefs.chunkstore.format.hub import Tag
+from lodefs.chunkstore.format.foreign import hub
+from lodefs.chunkstore.format.foreign.hub import Tag
 from lodefs.chunkstore.format.names import CommitId, Spec
 from lodefs.chunkstore.push.changes.change import CopyFrom, names_of
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes

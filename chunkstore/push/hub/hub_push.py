@@ -1,7 +1,7 @@
 """A push from the Hugging Face Hub: one commit of it, which keeps the hub's id and ETags.
 
 The files are read as from any file system of fsspec. The tags are symlinks of a second commit
-(chunkstore/format/hub.py, docs/decisions/0091).
+(chunkstore/format/foreign/hub.py, docs/decisions/0091).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import closing
 
 from lodefs.chunkstore.errors import Denied
-from lodefs.chunkstore.format import hub
+from lodefs.chunkstore.format.foreign import hub
 from lodefs.chunkstore.format.names import CommitId, parse_id
 from lodefs.chunkstore.push.hub.growing_branch import delete_branch
 from lodefs.chunkstore.push.hub.hub_listing import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from lodefs.chunkstore.system.watchdog import Watchdog
+from lodefs.chunkstore.system.systemd.watchdog import Watchdog
 
 TIMEOUT_S = 60.0
 

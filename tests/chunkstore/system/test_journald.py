@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lodefs.chunkstore.system.journald import (
+from lodefs.chunkstore.system.systemd.journald import (
     NAME_CHARS_MAX,
     Journal,
     JournalHandler,

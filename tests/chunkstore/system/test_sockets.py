@@ -14,7 +14,7 @@ import pytest
 
 from lodefs.chunkstore.errors import Denied, InUse, InvalidInput, LodefsError
 from lodefs.chunkstore.system.sockets import inherited, listen_tcp, listen_unix, remove_unix
-from lodefs.chunkstore.system.systemd_notify import READY, SystemdNotifier, inheritable
+from lodefs.chunkstore.system.systemd.notify import READY, SystemdNotifier, inheritable
 
 
 def test_mode_and_group(tmp_path: Path) -> None:

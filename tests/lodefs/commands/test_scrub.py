@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.api.part_tasks import opened_executor
-from lodefs.api.store_tasks import check_data_with, examine_with
+from lodefs.api.parts.part_tasks import opened_executor
+from lodefs.api.parts.store_tasks import check_data_with, examine_with
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.repair.scrub import ScrubOptions, scrub
@@ -75,7 +75,7 @@ def test_options_that_do_not_go_together(
 @pytest.mark.slow
 def test_with_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Real processes open the store by its URL; the reports are those of this process."""
-    monkeypatch.setattr("lodefs.api.store_tasks.TASK_ITEMS_MAX", 3)
+    monkeypatch.setattr("lodefs.api.parts.store_tasks.TASK_ITEMS_MAX", 3)
     objects, url = DirectoryObjects(tmp_path / "store"), str(tmp_path / "store")
     made = Handmade(create_store(objects), pack_chunks=1)
     made.commit("r", {b"%d" % n: bytes([n]) * 999 for n in range(9)})

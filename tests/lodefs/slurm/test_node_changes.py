@@ -10,7 +10,7 @@ from typing import cast
 import msgspec
 import pytest
 
-from lodefs.api import writable_for_others
+from lodefs.api.writing import writable_for_others
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.push.scanner import Skipped
 from lodefs.mount.service.interface import User

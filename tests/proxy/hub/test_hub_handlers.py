@@ -14,7 +14,7 @@ import pytest
 from huggingface_hub import errors
 
 from lodefs.chunkstore.errors import NotFound
-from lodefs.chunkstore.format import git, hub
+from lodefs.chunkstore.format.foreign import git, hub
 from lodefs.chunkstore.format.inodes import ROOT_INO
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.protocol.wire import Entry, Page, Snapshot

@@ -20,10 +20,11 @@ import pytest
 
 from lodefs.chunkstore.errors import NotFound
 from lodefs.chunkstore.format.chunking import ChunkingParams
+from lodefs.chunkstore.format.foreign.lfs import Action
 from lodefs.chunkstore.protocol.lfs_recipe import MAGIC, Decoder
 from lodefs.chunkstore.system.retry_policy import RetryPolicy
 from lodefs.lfs import sending, transfers
-from lodefs.lfs.agent import Action, Event, serve
+from lodefs.lfs.agent import Event, serve
 from lodefs.lfs.sending import Chunk, cut_file
 from lodefs.lfs.server import COMMIT_TIMEOUT_S, LfsServer, place_of
 from lodefs.lfs.transfers import ServerTransfers

@@ -6,7 +6,7 @@ import hashlib
 import random
 from pathlib import Path
 
-from lodefs.chunkstore.format import lfs
+from lodefs.chunkstore.format.foreign import lfs
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.repo.history import find
 from tests.support.proxy.lfs_site import REPO, LfsSite, lfs_site

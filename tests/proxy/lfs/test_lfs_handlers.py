@@ -21,7 +21,7 @@ from lodefs.chunkstore.protocol.lfs_orders import Order, Outcome, PutObjects
 from lodefs.chunkstore.protocol.lfs_recipe import KNOWN, MAGIC, Piece, encode
 from lodefs.chunkstore.push.changes.change import Put
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
-from lodefs.chunkstore.push.remote.lfs_writer import LfsWriter
+from lodefs.chunkstore.push.lfs.writer import LfsWriter
 from lodefs.chunkstore.push.session import PushOptions
 from lodefs.chunkstore.transfer.rename import RenameOptions, rename
 from lodefs.lfs.sending import cut_file

@@ -20,7 +20,7 @@ from lodefs.chunkstore.errors import InUse, InvalidInput, NotFound, Unavailable
 from lodefs.chunkstore.objects.open_url import open_objects
 from lodefs.chunkstore.repo.store import create_store
 from lodefs.chunkstore.system import fd_limit
-from lodefs.chunkstore.system.systemd_notify import SystemdNotifier
+from lodefs.chunkstore.system.systemd.notify import SystemdNotifier
 from lodefs.proxy.config import Config
 from lodefs.proxy.http.tokens import create_token
 from lodefs.proxy.runtime.store_calls import StoreCalls
@@ -297,7 +297,7 @@ def test_sockets_of_systemd_come_first(folder: Path) -> None:
     the same permission as an own one."""
     script = (
         "import os, socket, sys\n"
-        "from lodefs.chunkstore.system.systemd_notify import SystemdNotifier\n"
+        "from lodefs.chunkstore.system.systemd.notify import SystemdNotifier\n"
         "from lodefs.proxy.service.app import open_endpoints, open_listeners; "
         "from lodefs.proxy.config import Config\n"
         "config = Config.from_mapping({'store': 'x', 'socket_path': sys.argv[1]})\n"

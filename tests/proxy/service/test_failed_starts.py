@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import NotFound
-from lodefs.chunkstore.system.systemd_notify import SystemdNotifier
+from lodefs.chunkstore.system.systemd.notify import SystemdNotifier
 from lodefs.proxy.service.systemd import FAILED, PAUSES_S, failures_are_over, told_to_systemd
 
 WHY = "s3://bucket/prefix is not a lodefs store:\ncreate it"

@@ -9,14 +9,14 @@ from pathlib import Path
 
 from loadtests.services import free_port
 from lodefs.chunkstore.system.sockets import is_at, listen_tcp
-from lodefs.chunkstore.system.systemd_notify import SystemdNotifier
+from lodefs.chunkstore.system.systemd.notify import SystemdNotifier
 from lodefs.proxy.service.systemd import CLIENTS, PEERS, Listeners
 from tests.support.chunkstore.child_process import Child
 
 HERE = "127.0.0.1"
 SCRIPT = """
 import json, os, socket, sys
-from lodefs.chunkstore.system.systemd_notify import SystemdNotifier
+from lodefs.chunkstore.system.systemd.notify import SystemdNotifier
 from lodefs.proxy.service.systemd import CLIENTS, Listeners
 first, wanted = int(sys.argv[1]), json.loads(sys.argv[2])
 environ = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "2", "LISTEN_FDNAMES": sys.argv[3],

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 SCRIPT = """
 import logging, os, sys
 from pathlib import Path
-from lodefs.chunkstore.system import journald as journal
+from lodefs.chunkstore.system.systemd import journald as journal
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.proxy.service.logs import configure_logs
 journal.SOCKET = Path(sys.argv[2])

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
-from lodefs.chunkstore.format import git
-from lodefs.chunkstore.format.lfs import Pointer, encode_pointer
+from lodefs.chunkstore.format.foreign import git
+from lodefs.chunkstore.format.foreign.lfs import Pointer, encode_pointer
 
 LFS_BYTES_MIN = 1000
 PAGE_ENTRIES = 3

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import lodefs
-from lodefs.api.writable_changes import commit
+from lodefs.api.writing.writable_changes import commit
 from lodefs.chunkstore.repo.store import create_store
 from lodefs.mount.options import MountOptions
 from lodefs.mount.writable import upper_place

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.format.git_url import (
+from lodefs.chunkstore.format.foreign.git_url import (
     check_allowed,
     check_rev,
     parse_git_url,

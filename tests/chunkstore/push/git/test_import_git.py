@@ -29,10 +29,11 @@ from lodefs.chunkstore.errors import (
     NotFound,
     TooLarge,
 )
-from lodefs.chunkstore.format import git as git_format
-from lodefs.chunkstore.format import keys, lfs
-from lodefs.chunkstore.format.git_url import GitUrl
-from lodefs.chunkstore.format.lfs import Pointer
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.foreign import git as git_format
+from lodefs.chunkstore.format.foreign import lfs
+from lodefs.chunkstore.format.foreign.git_url import GitUrl
+from lodefs.chunkstore.format.foreign.lfs import Pointer
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.push.changes.change import Put as PutChange
@@ -266,7 +267,7 @@ def test_a_server_of_objects_that_drips(
     try:
         with (
             pytest.raises(DeadlineExceeded, match="takes too long"),
-            server.fetched(Pointer("0" * 64, 100), lfs_client.Action(url)),
+            server.fetched(Pointer("0" * 64, 100), lfs.Action(url)),
         ):
             pass
     finally:

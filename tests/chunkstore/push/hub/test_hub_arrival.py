@@ -12,8 +12,8 @@ from random import Random
 import pytest
 
 from lodefs.chunkstore.errors import Corrupt, InvalidInput, Unavailable
-from lodefs.chunkstore.format import hub
-from lodefs.chunkstore.format.hub import Tag
+from lodefs.chunkstore.format.foreign import hub
+from lodefs.chunkstore.format.foreign.hub import Tag
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.push.hub import hub_arrival
 from lodefs.chunkstore.push.hub.growing_branch import growing_branch

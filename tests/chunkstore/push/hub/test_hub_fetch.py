@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import Corrupt, InvalidInput, Unavailable
-from lodefs.chunkstore.format import hub
+from lodefs.chunkstore.format.foreign import hub
 from lodefs.chunkstore.protocol.hub_fetch import FetchOrder, HubOrder, HubOutcome
 from lodefs.chunkstore.push import store_process
 from lodefs.chunkstore.push.hub import hub_fetch, hub_listing

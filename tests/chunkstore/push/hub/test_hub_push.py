@@ -9,7 +9,7 @@ import pytest
 from fsspec.config import conf
 
 from lodefs.chunkstore.errors import Denied
-from lodefs.chunkstore.format import hub
+from lodefs.chunkstore.format.foreign import hub
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.push.hub.hub_listing import HubCommit, parse_commit
 from lodefs.chunkstore.push.hub.hub_push import push_hub

@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 
 from lodefs.chunkstore.errors import Conflict, NoSpace, NotFound, Renamed
-from lodefs.chunkstore.format import lfs
 from lodefs.chunkstore.format.decoding import from_json, json_decoder
-from lodefs.chunkstore.format.lfs import Lock, Owner
+from lodefs.chunkstore.format.foreign import lfs
+from lodefs.chunkstore.format.foreign.lfs import Lock, Owner
 from lodefs.chunkstore.format.names import ID_BYTES, CommitId
 from lodefs.chunkstore.format.tree import TreeEntry
 from lodefs.chunkstore.protocol.access import hidden
@@ -36,7 +36,7 @@ from lodefs.chunkstore.protocol.wire import failure_of
 from lodefs.chunkstore.push.changes.branch_commits import read_living_head
 from lodefs.chunkstore.push.changes.change import Change, Put, Remove
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
-from lodefs.chunkstore.push.remote.lfs_chunks import ObjectChunks
+from lodefs.chunkstore.push.lfs.chunks import ObjectChunks
 from lodefs.chunkstore.push.session import PushOptions
 from lodefs.chunkstore.push.store_process import store_of_parent, tell
 from lodefs.chunkstore.repo.store import Store, open_store

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import InvalidInput
-from lodefs.chunkstore.format import git
+from lodefs.chunkstore.format.foreign import git
 from lodefs.chunkstore.format.names import Spec, check_repo, split_path
 
 HEAD = "HEAD"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from lodefs.api.part_tasks import map_tasks
+from lodefs.api.parts.part_tasks import map_tasks
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.system.parallel_map import grouped
 from lodefs.settings.session import opened

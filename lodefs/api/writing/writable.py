@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from lodefs.api import base_tags, commit_ends
 from lodefs.api.mounting import Mount, options_of
+from lodefs.api.writing import base_tags, commit_ends
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
 from lodefs.chunkstore.format.names import DEFAULT_BRANCH, ID_HEX_CHARS_MIN
 from lodefs.mount.helper import state_files

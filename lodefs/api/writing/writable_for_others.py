@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from lodefs.api import base_tags, writable_changes
-from lodefs.api.writable import unmount_writable
+from lodefs.api.writing import base_tags, writable_changes
+from lodefs.api.writing.writable import unmount_writable
 from lodefs.chunkstore.errors import InUse, Unavailable
 from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
 from lodefs.chunkstore.push.scanner import Skipped

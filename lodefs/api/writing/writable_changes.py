@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, Unpack
 
 import msgspec
 
-from lodefs.api import base_tags, commit_ends, writable
 from lodefs.api.pushing import ReaderOptions, push_options
+from lodefs.api.writing import base_tags, commit_ends, writable
 from lodefs.chunkstore.errors import (
     Conflict,
     Diverged,

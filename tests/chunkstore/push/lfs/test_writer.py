@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from lodefs.chunkstore.errors import Conflict, NotFound, Renamed
-from lodefs.chunkstore.format import lfs
 from lodefs.chunkstore.format.chunking import cut
+from lodefs.chunkstore.format.foreign import lfs
 from lodefs.chunkstore.format.names import PackId, Spec, digest_of
 from lodefs.chunkstore.protocol.lfs_orders import (
     AddLock,
@@ -22,8 +22,8 @@ from lodefs.chunkstore.protocol.lfs_orders import (
     RemoveLock,
 )
 from lodefs.chunkstore.protocol.lfs_recipe import Hole, encode_holes
-from lodefs.chunkstore.push.remote import lfs_chunks
-from lodefs.chunkstore.push.remote.lfs_writer import LfsWriter
+from lodefs.chunkstore.push.lfs import chunks as lfs_chunks
+from lodefs.chunkstore.push.lfs.writer import LfsWriter
 from lodefs.chunkstore.repo.history import find
 from lodefs.chunkstore.repo.pack_reader import PackReader
 from lodefs.chunkstore.repo.refs import BRANCHES

@@ -12,7 +12,7 @@ from functools import partial
 
 import msgspec
 
-from lodefs.api import base_tags
+from lodefs.api.writing import base_tags
 from lodefs.chunkstore.errors import Denied, LodefsError
 from lodefs.chunkstore.format.names import CommitId, Spec, parse_id
 from lodefs.chunkstore.repo.refs import BRANCHES

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 
-from lodefs.api import commit_ends, writable_for_others
 from lodefs.api.refs import Refs
-from lodefs.api.writable import unmount_writable
+from lodefs.api.writing import commit_ends, writable_for_others
+from lodefs.api.writing.writable import unmount_writable
 from lodefs.chunkstore.errors import AlreadyExists, Denied, InvalidInput, NotFound
 from lodefs.chunkstore.format.names import DEFAULT_BRANCH, Spec
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from lodefs.api import writable
-from lodefs.api.writable_changes import branch_of, commit_and_unmount
+from lodefs.api.writing import writable
+from lodefs.api.writing.writable_changes import branch_of, commit_and_unmount
 from lodefs.chunkstore.errors import InUse, InvalidInput, LodefsError
 from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
 from lodefs.cli.progress_bars import show_progress

@@ -15,6 +15,7 @@ import msgspec
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import digest_of
 
+MEDIA = "application/vnd.git-lfs+json"
 OBJECTS, LOCKS = "lfs-objects", "lfs-locks"  # branches
 PATH_BYTES_MAX = 4096
 POINTER_BYTES_MAX = 1024  # what is as long as this, or longer, is no pointer
@@ -30,6 +31,13 @@ class Pointer(NamedTuple):
 
     oid: str
     size_bytes: int
+
+
+class Action(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The next request of a client about an object, as a server says it."""
+
+    href: str
+    header: dict[str, str] = {}
 
 
 class Owner(msgspec.Struct, frozen=True):

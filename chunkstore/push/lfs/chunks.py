@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import Conflict, NotFound, Purged
-from lodefs.chunkstore.format import lfs
+from lodefs.chunkstore.format.foreign import lfs
 from lodefs.chunkstore.format.names import PackId, digest_of
 from lodefs.chunkstore.format.tree import Kind, TreeEntry
 from lodefs.chunkstore.protocol.lfs_recipe import Hole

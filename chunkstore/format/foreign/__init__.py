@@ -1,0 +1,1 @@
+"""Formats that others define: Git, Git LFS, the Hugging Face Hub."""

@@ -1,0 +1,1 @@
+"""What systemd offers its services."""

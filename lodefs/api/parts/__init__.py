@@ -1,0 +1,1 @@
+"""Work in parts, by any executor or by many machines."""

@@ -1,0 +1,1 @@
+"""Writable mounts: where their changes lie, and how they are committed."""
