@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from lodefs.api.parts.part_tasks import EXECUTORS, opened_executor
+from lodefs.api.parts.executors import EXECUTORS, opened_executor
 from lodefs.chunkstore.errors import AlreadyExists, InvalidInput, NotFound
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.repo.refs import singular

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lodefs.api.parts import push_plans
-from lodefs.api.parts.part_tasks import EXECUTORS, TaskResult
+from lodefs.api.parts.executors import EXECUTORS
+from lodefs.api.parts.part_tasks import TaskResult
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.system.task_share import TaskShare
 from lodefs.cli import options as cli

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lodefs.api.parts.part_tasks import EXECUTORS, opened_executor
+from lodefs.api.parts.executors import EXECUTORS, opened_executor
 from lodefs.chunkstore.errors import InUse, InvalidInput, LodefsError
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.nodecache import damage_reports

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from lodefs.api.parts.executors import opened_executor
 from lodefs.api.parts.part_tasks import (
     ATTEMPTS_MAX,
     IN_FLIGHT_MAX,
     TaskResult,
     map_tasks,
-    opened_executor,
     run_tasks,
 )
 from lodefs.api.parts.push_plans import spread

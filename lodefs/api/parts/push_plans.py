@@ -11,7 +11,8 @@ from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Annotated, Unpack
 
-from lodefs.api.parts.part_tasks import TaskResult, opened_executor, run_tasks
+from lodefs.api.parts.executors import opened_executor
+from lodefs.api.parts.part_tasks import TaskResult, run_tasks
 from lodefs.api.pushing import PlanOptions, opened_for, push_options
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
 from lodefs.chunkstore.format.names import CommitId, Spec

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 import lodefs as lodefs_api
-from lodefs.api.parts.part_tasks import opened_executor
+from lodefs.api.parts.executors import opened_executor
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.push.parts.part_scan import PartLimits
 from lodefs.chunkstore.repo.store import create_store, open_store

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.api.parts.part_tasks import opened_executor
+from lodefs.api.parts.executors import opened_executor
 from lodefs.api.parts.store_tasks import check_data_with, examine_with
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.objects.directory import DirectoryObjects
