@@ -14,6 +14,7 @@ from loadtests.bench import (
     accounts,
     changing,
     checkpoints,
+    coldpeers,
     coldsequential,
     collections,
     collectspeed,
@@ -128,6 +129,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "cold-sequential": (
         coldsequential.cold_sequential,
         "processor seconds and memory of a cold sequential read, by process",
+    ),
+    "cold-peers": (
+        coldpeers.cold_peers,
+        "cold reads from a new mount against mount-s3, JuiceFS and rclone, if they are installed",
     ),
     "mount-latency": (latencies.random_reads, "cold random reads, S3 answering after 20 ms"),
     "first-byte": (firstbytes.first_bytes, "cold places of a large file against bare GETs"),
