@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from lodefs.chunkstore.errors import InvalidInput
+from lodefs.chunkstore.format.foreign.git import IMPORT_BYTES_MAX
 from lodefs.chunkstore.format.foreign.git_url import check_allowed
 from lodefs.chunkstore.format.names import Spec, check_repo, parse_spec
 from lodefs.chunkstore.objects.in_place.source_settings import SourceSettings, parse_sources
@@ -43,7 +44,6 @@ RATE_BYTES_PER_S_MIN = 1 << 20  # at a lower rate, one chunk takes longer than i
 SCRUB_BYTES_PER_S = 16 << 20
 SCRUB_DAYS = 7
 HUB_SIZE_BYTES = 1 << 40  # of one repository that is fetched
-GIT_SIZE_BYTES = 4 << 30
 S3_PORT_DEFAULT = 7480
 PRICE_MAX = 1e6
 TRACE_RATIO = 0.01
@@ -55,6 +55,7 @@ _UNITS |= {"KB": 1000}
 _SIZE = re.compile(r"\s*([0-9]{1,20}(?:\.[0-9]{1,20})?)\s*([A-Za-z]*)\s*\Z")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _HOST_NAME = re.compile(r"(?:\*\.)?[a-z0-9_](?:[a-z0-9_.-]{0,251}[a-z0-9_])?")
+_STORES = '["s3://bucket/prefix", "/srv/store"]'  # an example
 _DOMAIN = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 LOG_FORMATS = ("auto", "journald", "json", "console")
@@ -172,15 +173,9 @@ def _texts(value: object, example: str) -> list[str]:
 
 
 def _stores(value: object) -> tuple[str, ...]:
-    texts = value.split() if isinstance(value, str) else value
-    if not isinstance(texts, list | tuple) or not all(
-        isinstance(one, str) and (scheme_of(one) or one.startswith(("file://", "/")))
-        for one in texts
-    ):
-        raise InvalidInput(
-            'must be a list of stores, such as ["s3://bucket/prefix", "/srv/store"], or a text '
-            "with spaces between them"
-        )
+    texts = _texts(value, _STORES)
+    if not all(scheme_of(one) or one.startswith(("file://", "/")) for one in texts):
+        raise InvalidInput(f"must be a list of stores such as {_STORES}")
     return tuple(texts)
 
 
@@ -385,7 +380,7 @@ class Config:
     git_allowed: tuple[str, ...] = _setting((), _git_allowed, list, str)
     git_credentials_file: Path | None = _setting(None, _maybe(_path), str)
     git_lfs_repos: tuple[str, ...] = _setting((), _repos, list, str)
-    git_size_bytes_max: int = _setting(GIT_SIZE_BYTES, parse_size, int, str)
+    git_size_bytes_max: int = _setting(IMPORT_BYTES_MAX, parse_size, int, str)
     connections_max: int = _setting(4096, _whole(1, 1_000_000), int)
     streams_max: int = _setting(512, _whole(1, 1_000_000), int)
     idle_timeout_s: float = _setting(120.0, _seconds(1, 86400), int, float)

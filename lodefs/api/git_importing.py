@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Unpack
 
 from lodefs.api.pushing import CommitOptions, opened_for, push_options
 from lodefs.chunkstore.errors import InvalidInput, NotFound
+from lodefs.chunkstore.format.foreign.git import IMPORT_BYTES_MAX
 from lodefs.chunkstore.format.foreign.git_url import (
     HEAD,
     GitUrl,
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from lodefs.chunkstore.push.git.git_repository import GitAccess, GitRepository
     from lodefs.chunkstore.push.git.import_git import GitResult
     from lodefs.chunkstore.push.limits import AllowRemovals
-
-SIZE_BYTES_MAX = 4 << 30
 
 
 def import_git(
@@ -58,7 +57,7 @@ def import_git(
     ] = None,
     size_max: Annotated[
         int, option("Refuse what has more bytes in Git itself [4GiB].", type=SIZE)
-    ] = SIZE_BYTES_MAX,
+    ] = IMPORT_BYTES_MAX,
     allow_removals: Annotated[
         bool | AllowRemovals,
         option(

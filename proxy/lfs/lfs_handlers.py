@@ -6,7 +6,6 @@ Source: https://github.com/git-lfs/git-lfs, docs/api.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Sequence
 from functools import partial
@@ -59,10 +58,10 @@ from lodefs.proxy.lfs.target import (
     checked,
     page_of,
 )
+from lodefs.proxy.lfs.upload_places import UploadPlaces
 from lodefs.proxy.lfs.uploads import received, received_in_pieces
 from lodefs.proxy.node import LfsWriter, NodeService, SnapshotFile
 
-UPLOADS_MAX = 16  # at once; others wait
 HOLES_MAX = 16_000  # in one order
 log = logging.getLogger("lodefs.lfs")
 T = TypeVar("T")
@@ -73,7 +72,7 @@ class LfsHandlers:
 
     def __init__(self, node: NodeService) -> None:
         self._node = node
-        self._places = asyncio.Semaphore(UPLOADS_MAX)
+        self._places = UploadPlaces()
         self.of: dict[str, Handler] = {routes.LFS: self._answer}
 
     async def _answer(self, route: Route, request: Request) -> Answer:
@@ -179,7 +178,7 @@ class LfsHandlers:
             taken = received_in_pieces(
                 writer.uploads(), oid, content, partial(_fill, route.repo, writer)
             )
-        async with self._places, taken as upload:
+        async with self._places.place(name), taken as upload:
             await writer.put(route.repo, name, upload, key)
         return Answer(200)
 

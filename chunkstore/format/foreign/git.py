@@ -14,6 +14,7 @@ COMMIT = "lodefs-git-commit"  # the key of the id of the Git commit
 SUBMODULES = "lodefs-git-submodules"  # the key that says that submodules are in the commit
 BRANCH = "imports"  # of a repository that nodes import, as volumes ask for its commits
 TREE_BELOW = "git"  # repositories that nodes import are git/HOST/PATH
+IMPORT_BYTES_MAX = 4 << 30  # unless a user says otherwise
 
 # git:ID, with a beginning of 7 or more digits, as Git shows ids; or git:NAME, of a branch or tag of
 # Git, in which '+' stands for '/'

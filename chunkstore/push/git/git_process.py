@@ -25,6 +25,7 @@ from lodefs.chunkstore.errors import (
     TooLarge,
     Unavailable,
 )
+from lodefs.chunkstore.format.foreign.git import IMPORT_BYTES_MAX
 
 MEMORY_BYTES_MAX = 4 << 30
 SLOW_BYTES_S, SLOW_S = 1000, 60  # a server that sends less for so long has stopped
@@ -82,7 +83,7 @@ class GitLimits:
     """What one import may take: bytes that a fetch brings, and of all files of a commit without
     those of Git LFS; files; seconds."""
 
-    size_bytes_max: int = 4 << 30
+    size_bytes_max: int = IMPORT_BYTES_MAX
     files_max: int = 2_000_000
     fetch_s_max: int = 3600
 
