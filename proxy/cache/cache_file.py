@@ -126,17 +126,6 @@ class CacheFile:
             self.staled += 1
         self.is_stale = is_stale
 
-    def note_asked(self, size_bytes: int) -> None:
-        """Notes bytes for a waiting reader, who gets them from memory."""
-        self.asked_bytes += size_bytes
-        self.read_bytes += size_bytes
-
-    def note_used(self, size_bytes: int) -> None:
-        """Notes that a mount read about this many bytes. The kernel may read all of a whole dataset
-        file, and tells nobody."""
-        is_whole = self.kind is FileKind.FLAT and self.state is FileState.COMPLETE
-        self.read_bytes += self.present_bytes if is_whole else size_bytes
-
     def create(self) -> None:
         """Makes the file; a flat file with its final size and no bytes. Raises: OSError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -11,10 +11,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from shutil import disk_usage
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from lodefs.chunkstore.errors import LodefsError, NoSpace, Unavailable
 from lodefs.chunkstore.nodecache import layout as layout
@@ -23,7 +23,8 @@ from lodefs.chunkstore.nodecache.layout import FileKind, FileRow, FileState
 from lodefs.chunkstore.system.os_errors import FULL
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.cache_file import CacheFile
-from lodefs.proxy.cache.eviction import Eviction
+from lodefs.proxy.cache.eviction import Eviction, PrefetchAccuracy
+from lodefs.proxy.cache.eviction_policy import Use
 from lodefs.proxy.cache.pins import Pins
 from lodefs.proxy.cache.tables import (
     NEXT_NUMBER,
@@ -115,7 +116,8 @@ class Cache(CacheTables):
         except BaseException:
             self.close()
             raise
-        self.eviction = Eviction(self, self.pins)
+        self.prefetch_accuracy = PrefetchAccuracy(settings.size_bytes_max)
+        self._eviction = Eviction(self, self.pins, self.prefetch_accuracy)
 
     def end_stores(self) -> None:
         """Refuses new chunks, and returns when those being written are stored. A fetch without
@@ -138,6 +140,15 @@ class Cache(CacheTables):
             file = files.get(number)
             found.append(None if file is None else ChunkLocation(file, offset, size_bytes))
         return found
+
+    def file(self, number: int) -> CacheFile | None:
+        """Returns a file that is not evicted, by its number."""
+        return self.files.get(number)
+
+    def all_files(self) -> list[CacheFile]:
+        """Returns the files that are not evicted."""
+        with self.lock:
+            return list(self.files.values())
 
     def complete_flat(self, content: bytes) -> CacheFile | None:
         """Returns the flat file that is the whole dataset file, if there is a trusted one."""
@@ -175,6 +186,38 @@ class Cache(CacheTables):
         fits = self._would_use(size_bytes) <= self.settings.size_bytes_max * self.settings.low
         return fits and self._shortage(size_bytes) <= 0
 
+    # --- what stays
+
+    def touch(self, file: CacheFile, use: Use, size_bytes: int = 0) -> None:
+        """Notes a use of a file, by which it stays longer, and the bytes that were asked for or
+        read. Mounts do not say which bytes they read, and the kernel may read all of a whole
+        dataset file and tell nobody."""
+        if use is Use.ASKED:
+            file.asked_bytes += size_bytes
+        is_whole = file.kind is FileKind.FLAT and file.state is FileState.COMPLETE
+        file.read_bytes += file.present_bytes if use is Use.REPORTED and is_whole else size_bytes
+        file.last_use_s = int(self.now_s())
+        if use is Use.WRITTEN or use is Use.REPORTED:
+            file.owner = current_owner.get() or file.owner
+
+    def free(self, size_bytes: int) -> None:
+        """Evicts files of at least ``size_bytes`` together, or all that are neither pinned nor in
+        use."""
+        self._eviction.free(size_bytes)
+
+    def evict(self, file: CacheFile) -> bool:
+        """Removes a file. Returns False if it is pinned, in use or gone already."""
+        return self._eviction.evict(file)
+
+    def drop(self, file: CacheFile, why: str, *, is_damaged: bool = True) -> None:
+        """Removes a file whose bytes are wrong, missing or unwanted, even if it is pinned or in
+        use."""
+        self._eviction.drop(file, why, is_damaged=is_damaged)
+
+    def finish_evictions(self) -> None:
+        """Completes the removal of files after a kill or a full disk interrupted it."""
+        self._eviction.finish()
+
     # --- storing chunks
 
     def store(
@@ -186,46 +229,36 @@ class Cache(CacheTables):
         find the chunks at their old places.
         """
         try:
-            with self.place(chunks, flat) as placed:
-                if placed is None:
-                    return []
-                for run in placed.runs:
+            reservation = self.reserve(chunks, flat)
+            if reservation is None:
+                return []
+            with reservation:
+                for run in reservation.runs:
                     self.step("data")
                     raws = [chunk.raw for chunk in run.chunks if isinstance(chunk, NewChunk)]
-                    placed.file.write(run.offset, raws)
-                return placed.commit(are_copies=are_copies)
+                    reservation.file.write(run.offset, raws)
+                return reservation.commit(are_copies=are_copies)
         except (OSError, LodefsError) as error:
             self._failed(error)
             return []
 
-    @contextmanager
-    def place(self, chunks: Sequence[Chunk], flat: Flat | None) -> Iterator[Reservation | None]:
-        """Reserves places for chunks, chosen as in ``store``, for the block. Yields None if there
-        is no space, or the file was damaged from outside. The chunks are in the cache once their
-        bytes are written and ``commit`` was called; otherwise the places become free, unless the
-        reservation ``is_held``.
+    def reserve(self, chunks: Sequence[Chunk], flat: Flat | None) -> Reservation | None:
+        """Reserves places for chunks, chosen as in ``store``, until the reservation's with block
+        ends. Returns None if there is no space, or the file was damaged from outside.
 
         Raises: OSError, NoSpace.
         """
         size_bytes = sum(chunk.size_bytes for chunk in chunks)
-        with self._reserved(size_bytes) as fits:
-            if not fits:
+        with ExitStack() as stack:
+            if not stack.enter_context(self._reserved(size_bytes)):
                 self.pins.note_full()
-                yield None
-                return
-            with self._target(flat, size_bytes) as (file, first):
-                if damage := file.damage():
-                    self.eviction.drop(file, damage)
-                    yield None
-                    return
-                runs = _runs_by_offset(chunks) if first < 0 else [ReservedRun(first, list(chunks))]
-                placed = Reservation(self, file, runs, size_bytes)
-                try:
-                    yield placed
-                finally:
-                    if first >= 0 and not placed.is_held:
-                        with self.lock:
-                            file.give_back(first, size_bytes)
+                return None
+            file, first = stack.enter_context(self._target(flat, size_bytes))
+            if damage := file.damage():
+                self.drop(file, damage)
+                return None
+            runs = _runs_by_offset(chunks) if first < 0 else [ReservedRun(first, list(chunks))]
+            return Reservation(self, file, runs, is_slab=first >= 0, places=stack.pop_all())
 
     @contextmanager
     def _reserved(self, size_bytes: int) -> Iterator[bool]:
@@ -235,7 +268,7 @@ class Cache(CacheTables):
             surplus = 0
         shortage = self._shortage(size_bytes)
         if (surplus or shortage > 0) and not self._is_ending:
-            self.eviction.free(int(max(surplus, shortage)))
+            self.free(int(max(surplus, shortage)))
             shortage = self._shortage(size_bytes)
         with self.lock:
             fits = shortage <= 0 and self._would_use(size_bytes) <= limit
@@ -347,8 +380,7 @@ class Cache(CacheTables):
         before, is_new = file.row, file.generation == 0 and not file.present_bytes
         file.generation += 1
         file.present_bytes += size_bytes
-        file.last_use_s = int(self.now_s())
-        file.owner = current_owner.get() or file.owner
+        self.touch(file, Use.WRITTEN)
         if file.kind is FileKind.SLAB:
             file.size_bytes = max(file.size_bytes, end)
         if file.boot == layout.DURABLE:
@@ -387,7 +419,7 @@ class Cache(CacheTables):
         log.warning("chunks are served without being cached: %s", error)
         if isinstance(error, NoSpace) or getattr(error, "errno", None) in FULL:
             surplus = self.used_bytes * (self.settings.high - self.settings.low)
-            self.eviction.free(max(int(surplus), 1))
+            self.free(max(int(surplus), 1))
 
 
 class ReservedRun(NamedTuple):
@@ -398,20 +430,39 @@ class ReservedRun(NamedTuple):
 
 
 class Reservation:
-    """Places in a file of the cache for chunks, whose bytes are then written there."""
+    """Places in a file of the cache for chunks, which are in the cache once their bytes are written
+    there and ``commit`` was called. Its with block keeps the file from eviction; at its end, unused
+    places become free, unless the reservation ``is_held``."""
 
     def __init__(
-        self, cache: Cache, file: CacheFile, runs: Sequence[ReservedRun], size_bytes: int
+        self,
+        cache: Cache,
+        file: CacheFile,
+        runs: Sequence[ReservedRun],
+        *,
+        is_slab: bool,
+        places: ExitStack,
     ) -> None:
         self.file = file
         self.runs = runs
         self.is_held = False  # rows name the places, or a process may still write there
         self._cache = cache
-        self._size_bytes = size_bytes
+        self._size_bytes = sum(chunk.size_bytes for run in runs for chunk in run.chunks)
+        self._is_slab = is_slab
+        self._places = places
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with self._places:
+            if self._is_slab and not self.is_held:
+                with self._cache.lock:
+                    self.file.give_back(self.runs[0].offset, self._size_bytes)
 
     def drop(self, why: str) -> None:
         """Drops the file, which was damaged."""
-        self._cache.eviction.drop(self.file, why)
+        self._cache.drop(self.file, why)
 
     def commit(self, *, are_copies: bool = False) -> list[StoredRun]:
         """Indexes the chunks, whose bytes are written. Raises: OSError, LodefsError, also if the
@@ -423,7 +474,7 @@ class Reservation:
         self._cache.add_rows(self.file, self.runs, are_copies=are_copies)
         self._cache.counts.add(Counter.FILLED_BYTES, self._size_bytes)
         if are_copies:
-            self.file.note_asked(self._size_bytes)  # copies cost no fetch
+            self._cache.touch(self.file, Use.ASKED, self._size_bytes)  # copies cost no fetch
         return [StoredRun(self.file, run.offset, run.chunks) for run in self.runs]
 
 

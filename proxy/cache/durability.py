@@ -76,7 +76,7 @@ def check(cache: Cache, file: CacheFile, *, stopping: Callable[[], bool]) -> Non
             return
         if not is_right(place, chunk_id):
             what = f"{place.size_bytes} bytes at {place.offset}"
-            cache.eviction.drop(file, f"{what} differ from what was written")
+            cache.drop(file, f"{what} differ from what was written")
             return
     file.mark_checked(began_s)
     _sync_file(cache, file, trusted=file.generation == generation)
@@ -103,7 +103,7 @@ def _sync_file(cache: Cache, file: CacheFile, *, trusted: bool) -> None:
             raise unreadable(file, error) from error
         problem = str(error.strerror)
     if problem:
-        cache.eviction.drop(file, f"it cannot be synced to disk: {problem}")
+        cache.drop(file, f"it cannot be synced to disk: {problem}")
         return
     with file.lock:
         if not file.is_alive:

@@ -131,10 +131,10 @@ class PrefetchAccuracy:
 class Eviction:
     """Evicts from one cache. Blocking; one eviction at a time."""
 
-    def __init__(self, cache: CacheTables, pins: Pins) -> None:
+    def __init__(self, cache: CacheTables, pins: Pins, accuracy: PrefetchAccuracy) -> None:
         self._cache = cache
         self._pins = pins
-        self.usefulness = PrefetchAccuracy(cache.settings.size_bytes_max)
+        self._accuracy = accuracy
         self._lock = threading.Lock()
 
     def free(self, size_bytes: int) -> None:
@@ -145,7 +145,7 @@ class Eviction:
                 file = self._cache.files.get(number)
                 if file is not None and self.evict(file):
                     asked_bytes, read_bytes = file.asked_bytes, file.read_bytes
-                    self.usefulness.evicted(file.present_bytes, asked_bytes, read_bytes)
+                    self._accuracy.evicted(file.present_bytes, asked_bytes, read_bytes)
 
     def evict(self, file: CacheFile) -> bool:
         """Removes a file. Returns False if it is pinned, in use or gone already."""

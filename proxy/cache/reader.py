@@ -14,6 +14,7 @@ from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.proxy.cache import durability
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache, ChunkLocation
+from lodefs.proxy.cache.eviction_policy import Use
 from lodefs.proxy.runtime.thread_pools import Pools
 
 
@@ -40,10 +41,9 @@ class CacheReader:
             why = f"{len(data)} bytes at {offset}, not {size_bytes}"
         if len(data) < size_bytes:
             if file.is_alive:
-                await self._pools.disk.run(self._cache.eviction.drop, file, why)
+                await self._pools.disk.run(self._cache.drop, file, why)
             return None
-        file.last_use_s = int(self._cache.now_s())
-        file.read_bytes += size_bytes
+        self._cache.touch(file, Use.READ, size_bytes)
         return data
 
     async def find(self, index: PackIndex, first: int, count: int) -> list[ChunkLocation | None]:
@@ -65,7 +65,7 @@ class CacheReader:
         for n, (place, chunk_id) in enumerate(chunks):
             is_known = place.file.is_trusted(self._cache.boot)
             if not is_known and not durability.is_right(place, chunk_id):
-                self._cache.eviction.drop(place.file, f"chunk {chunk_id.hex()} has changed")
+                self._cache.drop(place.file, f"chunk {chunk_id.hex()} has changed")
                 return n
         return len(chunks)
 

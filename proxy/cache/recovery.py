@@ -43,7 +43,7 @@ def clean(
     progress.bytes_total, progress.bytes_done = sum(file.present_bytes for file in unsure), 0
     problem: Exception | None = None
     try:
-        cache.eviction.finish()
+        cache.finish_evictions()
         _remove_files(cache, stopping)
     except (OSError, LodefsError) as error:
         problem = error
@@ -106,7 +106,7 @@ def check_reported(cache: Cache, *, stopping: Callable[[], bool]) -> list[int]:
                     cache.kv, cache.settings.path, number, row, segments, pace=pace
                 )
                 if checked.damages:
-                    cache.eviction.drop(file, checked.damages[0].what)
+                    cache.drop(file, checked.damages[0].what)
                     dropped.append(number)
             resolve_report(cache.settings.path, number)
     except _Interrupted:

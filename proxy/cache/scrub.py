@@ -213,7 +213,7 @@ class Scrub:
             first = checked.damages[0]
             more = len(checked.damages) - 1
             why = f"at {first.offset}: {first.what}" + (f", and {more} others" if more else "")
-            self._cache.eviction.drop(file, f"the scrub found {first.size_bytes} bytes {why}")
+            self._cache.drop(file, f"the scrub found {first.size_bytes} bytes {why}")
             return
         # An eviction marks the file under the lock, and removes its rows afterwards
         with file.lock:

@@ -26,6 +26,7 @@ from lodefs.proxy.cache.chunk_cache import (
     NewChunk,
     StoredRun,
 )
+from lodefs.proxy.cache.eviction_policy import Use
 from lodefs.proxy.cache.extents import Run
 from lodefs.proxy.fetch.data_plane import ReservationPart, WriteReservation
 from lodefs.proxy.fetch.known_damage import DamagedChunks
@@ -196,6 +197,14 @@ class CacheFill:
 
         return WriteReservation(self._cache, found)
 
+    def touch_asked(self, runs: Iterable[Run], first: int, end: int) -> None:
+        """Notes that a reader waited for the raw bytes [first, end) of a pack, of which runs were
+        just stored."""
+        for run in runs:
+            size_bytes = min(run.end, end) - max(run.start, first)
+            if size_bytes > 0:
+                self._cache.touch(run.file, Use.ASKED, size_bytes)
+
     def waits_for_peers(self, unit: Unit) -> bool:
         """Whether other nodes are asked for the unit before the store."""
         return not unit.from_origin and self._packs.waits_for_peers(unit.pack)
@@ -208,10 +217,8 @@ class CacheFill:
 
     def _use(self, places: list[ChunkLocation | None]) -> None:
         """Marks the files of present chunks as used, since a reader wants their neighbours."""
-        now_s = int(self._cache.now_s())
-        for place in places:
-            if place is not None:
-                place.file.last_use_s = now_s
+        for file in {place.file for place in places if place is not None}:
+            self._cache.touch(file, Use.NEIGHBOUR)
 
     def _store(
         self,

@@ -79,11 +79,11 @@ class WriteReservation:
         with ExitStack() as stack:
             found: list[Reservation] = []
             for part in self.parts:
-                placed = stack.enter_context(self._cache.place(part.chunks, part.flat))
-                if placed is None:
+                reservation = self._cache.reserve(part.chunks, part.flat)
+                if reservation is None:
                     yield None
                     return
-                found.append(placed)
+                found.append(stack.enter_context(reservation))
             yield found
 
 

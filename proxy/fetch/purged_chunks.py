@@ -91,6 +91,6 @@ class Purging:
             ):
                 hit.add(number)
         for number in sorted(hit):
-            file = self._cache.files.get(number)
+            file = self._cache.file(number)
             if file is not None:
-                self._cache.eviction.drop(file, "it has purged bytes", is_damaged=False)
+                self._cache.drop(file, "it has purged bytes", is_damaged=False)

@@ -383,9 +383,7 @@ class Fetcher:
         if not task.cancelled() and task.exception() is None:  # marks the exception as retrieved
             filled = task.result()
             self.extents.add(unit.pack, filled.runs)
-            first, end = flight.asked
-            for run in filled.runs:
-                run.file.note_asked(max(min(run.end, end) - max(run.start, first), 0))
+            self._filler.touch_asked(filled.runs, *flight.asked)
             if filled.uncached_chunks and not flight.is_bulk:
                 self._keep(flight, filled.uncached_chunks)
         self._start_waiting()

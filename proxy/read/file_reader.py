@@ -21,6 +21,7 @@ from lodefs.chunkstore.repo.pack_reader import damaged
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache
+from lodefs.proxy.cache.eviction_policy import Use
 from lodefs.proxy.cache.extents import PackExtents, Run
 from lodefs.proxy.cache.reader import CacheReader
 from lodefs.proxy.fetch.cache_fill import RawChunks
@@ -119,7 +120,7 @@ class FileReader:
         self._readers = 0
         self._readers_of: collections.Counter[str] = collections.Counter()  # by owner
         self._readahead = ReadaheadScheduler(
-            fetcher, indexes, cache.eviction.usefulness, clock_s=clock_s
+            fetcher, indexes, cache.prefetch_accuracy, clock_s=clock_s
         )
         self._completion = FlatCompletion(cache, reads, indexes, pools)
 
@@ -144,8 +145,7 @@ class FileReader:
                 fd = file.open()
             except OSError:
                 return None
-        file.last_use_s = int(self._cache.now_s())
-        file.read_bytes += size_bytes
+        self._cache.touch(file, Use.READ, size_bytes)
         self._counts.hit(size_bytes)
         return Extent(fd, offset, size_bytes)
 
@@ -187,7 +187,7 @@ class FileReader:
         await stream.aclose()
         self.count(stream, file.snapshot.repo, min(found[2], size_bytes))
         known, (cache_file, offset, known_bytes) = stream.known, found
-        cache_file.read_bytes += min(known_bytes, size_bytes)
+        self._cache.touch(cache_file, Use.READ, min(known_bytes, size_bytes))
         known_bytes = min(known_bytes, PLACE_SIZE_BYTES_MAX)
         if first + known_bytes == known.size_bytes:
             self._completion.note(known)
@@ -244,7 +244,7 @@ class FileReader:
             piece_size_bytes = min(piece_size_bytes, taken_bytes)
         piece_end = min(step.end, at + piece_size_bytes)
         if known.ahead is not None and step.end > stream.advanced:
-            is_sure = self._cache.eviction.usefulness.is_low
+            is_sure = self._cache.prefetch_accuracy.is_low
             stream.ahead = known.ahead.advance(at, step.end, stream.end, is_sure=is_sure)
             stream.advanced = step.end
         while True:

@@ -25,6 +25,7 @@ from lodefs.chunkstore.protocol.wire import CachePlace, UsageReport
 from lodefs.chunkstore.repo.store import Store
 from lodefs.proxy.cache import durability
 from lodefs.proxy.cache.chunk_cache import Cache
+from lodefs.proxy.cache.eviction_policy import Use
 from lodefs.proxy.cache.extents import PackExtents
 from lodefs.proxy.cache.maintenance import Maintenance
 from lodefs.proxy.cache.reader import CacheReader
@@ -173,17 +174,14 @@ class StoreNode:
         return CachePlace(os.fsencode(directory), layout.VERSION)
 
     async def used(self, report: UsageReport) -> None:
-        files, now_s, owner = self._cache.files, int(self._cache.now_s()), current_owner.get()
         seen_bytes = report.read_bytes + report.stored_bytes
         # The report does not say from which file
         each_bytes = seen_bytes // max(len(report.numbers), 1)
         for number in report.numbers:
-            file = files.get(number)
+            file = self._cache.file(number)
             if file is not None:
-                file.last_use_s = now_s
-                file.owner = owner or file.owner
-                file.note_used(each_bytes)
-        self._counts.fetched_for(owner, None, report.read_bytes)
+                self._cache.touch(file, Use.REPORTED, each_bytes)
+        self._counts.fetched_for(current_owner.get(), None, report.read_bytes)
         self._counts.direct(report.reads, report.read_bytes, report.repo)
         await self.files.complete(report.repo, report.commit, report.scattered)
 
@@ -205,7 +203,7 @@ class StoreNode:
             "cache": str(cache.settings.path),
             "cache_used_bytes": cache.used_bytes,
             "cache_size_bytes_max": cache.settings.size_bytes_max,
-            "cache_files": len(cache.files),
+            "cache_files": len(cache.all_files()),
             **self._maintenance.status(),
             "warm_jobs": self._warmer.running,
             "in_flight_bytes": self._fetcher.in_flight_bytes,

@@ -107,7 +107,7 @@ class DatasetEviction:
         """Returns the files with the data to drop. It asks the store only for lost indexes of
         packs."""
         if request.everything:
-            return {number: file.present_bytes for number, file in self._cache.files.copy().items()}
+            return {file.number: file.present_bytes for file in self._cache.all_files()}
         runs: Runs = defaultdict(set)
         for snapshot in snapshots:
             selection = Selection([path] if path else [])
@@ -148,10 +148,10 @@ class DatasetEviction:
         held = {number for pin in staying.values() for number in pin.numbers}
         files = freed_bytes = wanted_bytes = kept_files = kept_bytes = 0
         for number, size_bytes in wanted.items():
-            file = self._cache.files.get(number)
+            file = self._cache.file(number)
             if file is None:
                 continue
-            if number not in held and (dry_run or self._cache.eviction.evict(file)):
+            if number not in held and (dry_run or self._cache.evict(file)):
                 files += 1
                 freed_bytes += file.present_bytes
                 wanted_bytes += size_bytes

@@ -25,6 +25,7 @@ from lodefs.chunkstore.nodecache.name_rows import content_id
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache
+from lodefs.proxy.cache.eviction_policy import Use
 from lodefs.proxy.fetch.cache_fill import FetchResult, Unit
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.single_flight import Fetcher
@@ -270,15 +271,15 @@ class WarmRun:
 
     def _whole(self, found: Sequence[ListedEntry]) -> dict[bytes, CacheFile]:
         """Returns large files with a complete flat file, by path; held if the job pins, or none."""
-        cache, now_s = self._context.cache, int(self._context.cache.now_s())
+        cache = self._context.cache
         flats: dict[bytes, CacheFile] = {}
         for path, entry in found:
             if entry.kind is Kind.FILE and entry.size_bytes >= layout.FLAT_SIZE_BYTES_MIN:
                 flat = cache.complete_flat(content_id(entry))
                 if flat is not None:
-                    flat.last_use_s = now_s
+                    cache.touch(flat, Use.WARMED)
                     flats[path] = flat
-        if self._pin_id and not self._context.cache.pins.hold(self._pin_id, list(flats.values())):
+        if self._pin_id and not cache.pins.hold(self._pin_id, list(flats.values())):
             return {}  # one was just evicted: the search by chunks finds all of them
         return flats
 

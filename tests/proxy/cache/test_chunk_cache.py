@@ -55,7 +55,6 @@ class Opened:
         self.cache = Cache(
             settings, self.counts, boot=boot, step=step, now_s=lambda: 1000.0, call_soon=at_once
         )
-        self.evictor = self.cache.eviction
 
     def clean(self) -> None:
         """What is done in the background after a start."""
@@ -79,7 +78,7 @@ class Opened:
         if place is None:
             return None
         if not place.file.is_trusted(self.cache.boot) and not durability.is_right(place, chunk_id):
-            self.evictor.drop(place.file, "wrong bytes")
+            self.cache.drop(place.file, "wrong bytes")
             return None
         with place.file.in_use() as fd:
             return os.pread(fd, place.size_bytes, place.offset)
@@ -219,10 +218,10 @@ def test_eviction_takes_the_least_recently_used_and_unlinks_it(path: Path) -> No
             opened.cache.flats[digest_of(content)].last_use_s = n
         oldest = opened.cache.flats[digest_of(BIG[0])]
         with oldest.in_use() as fd:
-            opened.evictor.free(1)  # it is in use: the next one goes
+            opened.cache.free(1)  # it is in use: the next one goes
             assert oldest.is_alive
             assert opened.cache.flats.get(digest_of(BIG[1])) is None
-            opened.evictor.drop(oldest, "a test")
+            opened.cache.drop(oldest, "a test")
             assert os.pread(fd, len(BIG[0]), 0) == BIG[0]
         opened.cache.trim()
         assert oldest.fd == -1
@@ -268,7 +267,7 @@ def test_a_full_disk_keeps_nothing_and_breaks_nothing(path: Path, where: str) ->
     with opened_at(path, step=step) as opened:
         assert opened.store_small(SMALL[:5])
         full[0] = True
-        opened.evictor.free = lambda _size_bytes: None  # type: ignore[method-assign, assignment]
+        opened.cache.free = lambda _size_bytes: None  # type: ignore[method-assign, assignment]
         assert opened.store_small(SMALL[5:]) is (where == "create")  # the slab is there already
         assert not opened.store_big(BIG[0], 0, 1000)
         full[0] = False
@@ -301,9 +300,9 @@ def _life(opened: Opened) -> None:
     opened.store_big(BIG[0], 0, 1000)
     opened.store_small(SMALL[6:12])
     opened.store_big(BIG[1], 0, 10)
-    opened.evictor.free(1)
+    opened.cache.free(1)
     opened.store_small(SMALL[12:])
-    opened.evictor.free(4 * MIB)
+    opened.cache.free(4 * MIB)
     opened.store_big(BIG[1], 0, 10)
     durability.sync(opened.cache)
 
@@ -403,7 +402,7 @@ def test_file_numbers_are_never_used_again(path: Path) -> None:
             numbers = set(opened.cache.files)
             assert not numbers & seen
             seen |= numbers
-            opened.evictor.free(100 * MIB)
+            opened.cache.free(100 * MIB)
 
 
 def test_a_second_owner_is_refused(path: Path) -> None:
@@ -480,7 +479,7 @@ def test_a_disk_smaller_than_the_limit(small_disk: Path, polite: bool) -> None:
                 hog.unlink()
         assert stored
         assert opened.counts.values[Counter.FILLED_BYTES] > 24 * MIB
-        opened.evictor.finish()
+        opened.cache.finish_evictions()
         check_figures(opened)
 
 
@@ -511,7 +510,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(size_bytes=st.integers(1, 3 * MIB))
     def free(self, size_bytes: int) -> None:
-        self.opened.evictor.free(size_bytes)
+        self.opened.cache.free(size_bytes)
 
     @rule()
     def sync(self) -> None:

@@ -69,11 +69,10 @@ def test_a_reader_with_an_old_view_finds_right_bytes_or_none(
 ) -> None:
     """Evicted and stored again behind its back: an old view never leads to other bytes."""
     cache = Cache(settings, Counts(), call_soon=at_once)
-    evictor = cache.eviction
     fill(cache)
     old = Reader(settings.path, tmp_path / "old")
     assert [old.read(raw) for raw in [*SMALL, BIG]] == [*SMALL, BIG]
-    evictor.free(100 * MIB)
+    cache.free(100 * MIB)
     fresh = [bytes([n]) * 50_000 for n in range(10)]
     cache.store([NewChunk(digest_of(raw), raw, 0) for raw in fresh], None)
     assert [old.read(raw) for raw in [*SMALL, BIG]] == [None] * 11
@@ -87,9 +86,8 @@ def test_no_rows_stay_behind(settings: CacheSettings) -> None:
     """After everything was evicted the index holds no trace of it."""
     counts = Counts()
     cache = Cache(settings, counts, call_soon=at_once)
-    evictor = cache.eviction
     fill(cache)
-    evictor.free(100 * MIB)
+    cache.free(100 * MIB)
     for table in (layout.CHUNKS, layout.FILES, layout.RUNS, layout.FLATS):
         assert list(cache.kv.scan(table)) == []
     assert counts.values[Counter.EVICTED_FILES] == 2
@@ -101,11 +99,10 @@ def test_no_rows_stay_behind(settings: CacheSettings) -> None:
 def test_a_chunk_that_moved_keeps_its_row(settings: CacheSettings) -> None:
     """A chunk that was stored in two files stays known where only the older of them goes."""
     cache = Cache(settings, Counts(), call_soon=at_once)
-    evictor = cache.eviction
     chunk = NewChunk(digest_of(BIG), BIG, 0)
     cache.store([chunk], Flat(digest_of(BIG), len(BIG)))
     cache.store([chunk], None)
-    evictor.evict(cache.flats[digest_of(BIG)])
+    cache.evict(cache.flats[digest_of(BIG)])
     (place,) = cache.find([layout.chunk_key(digest_of(BIG))])
     assert place is not None
     with place.file.in_use() as fd:
@@ -134,7 +131,6 @@ def test_a_file_that_cannot_be_removed_now_goes_later(
 ) -> None:
     """A disk that refuses to remove a file does not end an eviction; it is tried again."""
     cache = Cache(settings, Counts())
-    evictor = cache.eviction
     fill(cache)
     (slab,) = (file.path for file in cache.files.values() if not any(file.content))
 
@@ -143,10 +139,10 @@ def test_a_file_that_cannot_be_removed_now_goes_later(
 
     with monkeypatch.context() as broken:
         broken.setattr(Path, "unlink", refuse)
-        evictor.free(100 * MIB)
+        cache.free(100 * MIB)
     assert slab.exists()
     assert (cache.used_bytes, cache.files, len(cache.evicted)) == (0, {}, 2)
-    evictor.finish()
+    cache.finish_evictions()
     assert not slab.exists()
     assert list(cache.kv.scan(layout.FILES)) == []
     cache.close()
@@ -156,15 +152,14 @@ def test_a_full_index_does_not_stop_eviction(settings: CacheSettings) -> None:
     """Where even deletions find no space, the bytes go all the same, which makes space; the rows
     go later."""
     cache = Cache(settings, Counts(), call_soon=at_once)
-    evictor = cache.eviction
     fill(cache)
     cache.kv = full = _Full(cache.kv)
     full.is_full = True
-    evictor.free(100 * MIB)
+    cache.free(100 * MIB)
     assert cache.used_bytes == 0
     assert not [path for path in settings.path.glob("[fs]*/*/*") if path.is_file()]
     assert cache.find([layout.chunk_key(digest_of(BIG))]) == [None]
     full.is_full = False
-    evictor.finish()
+    cache.finish_evictions()
     assert list(cache.kv.scan(layout.CHUNKS)) == list(cache.kv.scan(layout.FILES)) == []
     cache.close()

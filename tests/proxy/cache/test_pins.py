@@ -41,7 +41,7 @@ def row(until_s: int, *, path: bytes = b"") -> PinRow:
 
 
 class Rig:
-    """A cache with its evictor and pins, and a clock that a test moves."""
+    """A cache with its pins, and a clock that a test moves."""
 
     def __init__(self, directory: Path, *, size_bytes_max: int = 8 * MIB) -> None:
         self.settings = CacheSettings(directory, size_bytes_max, free_size_bytes_min=0)
@@ -52,7 +52,6 @@ class Rig:
     def open(self) -> None:
         """The next process."""
         self.cache = Cache(self.settings, self.counts, now_s=lambda: self.now_s, call_soon=at_once)
-        self.evictor = self.cache.eviction
         self.pins = self.cache.pins
 
     def restart(self) -> None:
@@ -79,11 +78,11 @@ def test_pinned_files_are_not_evicted(rig: Rig) -> None:
     assert kept and gone
     rig.pins.put(PIN, row(2000))
     assert rig.pins.hold(PIN, [kept])
-    rig.evictor.free(100 * MIB)
+    rig.cache.free(100 * MIB)
     assert list(rig.cache.files) == [kept.number]
-    assert not rig.evictor.evict(kept)
+    assert not rig.cache.evict(kept)
     rig.now_s = 2000
-    rig.evictor.free(100 * MIB)
+    rig.cache.free(100 * MIB)
     assert not rig.cache.files
 
 
@@ -96,7 +95,7 @@ def test_pins_outlive_the_process(rig: Rig) -> None:
     rig.pins.hold(PIN, [kept])
     rig.restart()
     assert rig.pins.listed()[PIN].row == row(2000)
-    rig.evictor.free(100 * MIB)
+    rig.cache.free(100 * MIB)
     assert list(rig.cache.files) == [kept.number]
     assert rig.pins.pinned_bytes() == MIB
     assert rig.pins.pinned_bytes(but=PIN) == 0
@@ -158,7 +157,7 @@ def test_a_file_that_has_gone_cannot_be_held(rig: Rig) -> None:
     first, second = rig.store(1), rig.store(2)
     assert first and second
     rig.pins.put(PIN, row(2000))
-    rig.evictor.evict(second)
+    rig.cache.evict(second)
     assert not rig.pins.hold(PIN, [first, second])
     assert not rig.pins.is_pinned(first.number)
     assert not rig.pins.hold(OTHER, [first])
@@ -170,7 +169,7 @@ def test_a_damaged_file_goes_although_it_is_pinned(rig: Rig) -> None:
     assert kept
     rig.pins.put(PIN, row(2000))
     rig.pins.hold(PIN, [kept])
-    rig.evictor.drop(kept, "wrong bytes")
+    rig.cache.drop(kept, "wrong bytes")
     assert not rig.cache.files
     assert rig.pins.pinned_bytes() == 0
 
@@ -293,7 +292,7 @@ class PinsAndEvictions(RuleBasedStateMachine):
 
     @rule(size_bytes=st.integers(1, 10 * MIB))
     def free(self, size_bytes: int) -> None:
-        self.rig.evictor.free(size_bytes)
+        self.rig.cache.free(size_bytes)
 
     @rule(seconds=st.integers(1, 30))
     def wait(self, seconds: int) -> None:

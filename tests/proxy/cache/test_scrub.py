@@ -55,7 +55,6 @@ class Life:
         self.counts = Counts()
         settings = CacheSettings(path, 64 * MIB, free_size_bytes_min=0)
         self.cache = Cache(settings, self.counts, now_s=lambda: self.now_s)
-        self.evictor = self.cache.eviction
         if not self.cache.files:
             for content in CONTENTS:
                 parts = [
@@ -208,7 +207,7 @@ def test_an_eviction_takes_the_row_along(life: Life) -> None:
     with life.running():
         wait(lambda: all(file.checked_s == life.now_s for file in life.files))
     assert len(list(life.cache.kv.scan(layout.CHECKED))) == 4
-    life.evictor.free(64 * MIB)
+    life.cache.free(64 * MIB)
     assert list(life.cache.kv.scan(layout.CHECKED)) == []
 
 
@@ -272,7 +271,7 @@ def test_a_file_that_goes_meanwhile_is_no_damage(life: Life) -> None:
     """An eviction during the check leaves no row, and nothing is counted."""
     life.later(5)
     file = life.scrub._due()[0]
-    life.load.is_busy = lambda: life.evictor.evict(file)  # type: ignore[method-assign]
+    life.load.is_busy = lambda: life.cache.evict(file)  # type: ignore[method-assign]
     life.scrub._owed_bytes = scrubbing.PIECE_SIZE_BYTES
     life.scrub._check(file, mmap.mmap(-1, WINDOW_SIZE_BYTES))
     assert not file.is_alive

@@ -17,7 +17,7 @@ from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.protocol.wire import Origin
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk, read_index
-from lodefs.proxy.cache.extents import PackExtents
+from lodefs.proxy.cache.extents import PackExtents, Run
 from lodefs.proxy.fetch.cache_fill import CacheTarget, FetchResult, RawChunks, Unit
 from lodefs.proxy.fetch.pack_source import OnTransferStarted
 from lodefs.proxy.fetch.single_flight import Fetcher
@@ -189,6 +189,9 @@ class Fills:
 
     def waits_for_peers(self, unit: Unit) -> bool:
         return not unit.from_origin
+
+    def touch_asked(self, runs: list[Run], _first: int, _end: int) -> None:
+        assert not runs
 
     def known_damage(self, _unit: Unit) -> tuple[int, int] | None:
         return self.damaged

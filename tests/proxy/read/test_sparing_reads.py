@@ -76,7 +76,7 @@ def test_files_in_order_come_in_few_requests(rig: Rig, tmp_path: Path) -> None:
     async def run() -> None:
         async with rig.node(rig.settings(CACHE_BYTES)) as node:
             await fetched_of_shuffled(node, rig, 1)
-            assert node._cache.eviction.usefulness.is_low
+            assert node._cache.prefetch_accuracy.is_low
             rig.reset()
             for path in SMALL:
                 file = await file_of(node, path)
@@ -112,7 +112,7 @@ def test_what_mounts_read_counts_as_read(rig: Rig, tmp_path: Path) -> None:
             assert 0 < unread_bytes < slab.present_bytes
             await node.used(UsageReport([slab.number], 1, 600, stored_bytes=400))
             assert slab.unread_bytes == unread_bytes - 1000
-            node._cache.eviction.free(64 * MIB)
+            node._cache.free(64 * MIB)
             assert node.counts.values[Counter.EVICTED_UNREAD_BYTES] == unread_bytes - 1000
 
     rig.directory = tmp_path
