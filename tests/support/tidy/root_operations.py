@@ -191,6 +191,8 @@ class _Found:
             return _syscall(last, arguments)
         if last in _WRAPPERS and (owner in _WRAPPERS_OF or (not owner and "_" in last)):
             return last
+        if last == "touch" and len(arguments) > 1:
+            return ""  # Cache.touch: a path's gets a mode
         if owner and last in _OF_PATHS:
             return f".{last}"
         if last == "replace" and len(arguments) == 1 and not node.keywords:
