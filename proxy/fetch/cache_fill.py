@@ -8,48 +8,34 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import NamedTuple, TypeVar
 
 from lodefs.chunkstore.errors import Changed, Corrupt, SourceLost
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.protocol.wire import Origin
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk
-from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.cache.chunk_cache import (
-    Cache,
-    ChunkLocation,
-    ComingChunk,
-    Flat,
-    NewChunk,
-    StoredRun,
-)
+from lodefs.proxy.cache.chunk_cache import Cache, ChunkLocation
 from lodefs.proxy.cache.eviction_policy import Use
 from lodefs.proxy.cache.extents import Run
-from lodefs.proxy.fetch.data_plane import ReservationPart, WriteReservation
+from lodefs.proxy.fetch.cache_write import (
+    CacheTarget,
+    CacheWrite,
+    Part,
+    RawChunks,
+    Refusal,
+    parts_of,
+)
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.pack_source import KnownWrongChunk, OnTransferStarted, PackSource
+from lodefs.proxy.fetch.pack_source import KnownWrongChunk, OnStarted, PackSource, Received
 from lodefs.proxy.fetch.purged_chunks import PurgedChunks
 from lodefs.proxy.runtime.counters import Counter
 
 log = logging.getLogger("lodefs.cache")
 
 BRIDGE_SIZE_BYTES = 128 * 1024  # stored bytes that are fetched again to save a request
-
-
-@dataclass(frozen=True, slots=True)
-class CacheTarget:
-    """The place in the cache for those of the chunks [first, end) of a pack that are in a unit: in
-    the flat file ``flat``, or in slabs. ``shift`` leads from raw offsets in the pack to offsets in
-    that file."""
-
-    first: int
-    end: int
-    flat: Flat | None = None
-    shift: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,30 +55,37 @@ class Unit:
         return self.first + self.count
 
 
-class _Part(NamedTuple):
-    """Chunks [first, end) of a run that go to one destination."""
-
-    destination: CacheTarget
-    first: int
-    end: int
-
-
-Raws = TypeVar("Raws")
-RawChunks = dict[int, Buffer]  # raw bytes by the chunk's number in the pack
-
-
 @dataclass(slots=True)
 class FetchResult:
-    """A fetched unit. ``uncached_chunks`` found no space, or, if they were ``left_out``, a disk
-    that was too slow. ``held_chunks`` are copies of those that the first reader wants at once.
-    ``runs`` are the places of the pack's raw bytes in the cache. ``fetched_bytes`` counts raw bytes
-    that are new in the cache."""
+    """A fetched unit. ``extents`` are those of the pack's raw bytes in the cache that are new.
+    ``memory`` has the chunks that the cache did not take, for the reason ``refusal``, and copies of
+    those that the first reader wants at once. ``origin`` is None if nothing was missing."""
 
-    uncached_chunks: RawChunks = field(default_factory=dict)
-    left_out: bool = False
-    held_chunks: RawChunks = field(default_factory=dict)
-    runs: list[Run] = field(default_factory=list)
-    fetched_bytes: int = 0
+    extents: list[Run] = field(default_factory=list)
+    memory: RawChunks = field(default_factory=dict)
+    refusal: Refusal | None = None
+    origin: Origin | None = None
+
+    @property
+    def fetched_bytes(self) -> int:
+        """The number of raw bytes that are new in the cache."""
+        return sum(run.end - run.start for run in self.extents)
+
+
+class Progress:
+    """What those who wait for a unit learn of it. This one is nobody's. For any thread."""
+
+    __slots__ = ()
+    wanted = range(0)  # the chunks to return copies of
+
+    def started(self) -> None:
+        """Notes that only the transfer is left."""
+
+    def received(self, result: FetchResult) -> None:
+        """Notes that all chunks are in memory, and are written next, which may take long."""
+
+
+NOBODY = Progress()
 
 
 class CacheFill:
@@ -119,83 +112,54 @@ class CacheFill:
         self._counts = cache.counts
 
     def fill(
-        self,
-        pack_index: PackIndexVersion,
-        unit: Unit,
-        on_started: OnTransferStarted = lambda _origin: None,
-        held: range = range(0),
-        on_read: Callable[[RawChunks], None] = lambda _chunks: None,
+        self, pack_index: PackIndexVersion, unit: Unit, progress: Progress = NOBODY
     ) -> FetchResult:
-        """Fetches what is missing of the unit. ``on_started`` is that of PackSource. ``held`` are
-        the chunks to return copies of. ``on_read`` is called with the chunks in memory before the
-        first of them is written, which may take long.
+        """Fetches what is missing of the unit.
 
         Raises: WrongChunk if chunks were wrong twice; Corrupt, Unavailable, Denied,
         DeadlineExceeded.
         """
-        index = pack_index.index  # chunks that are gone, by this index or a newer one, are left out
+        source = self._origin if unit.from_origin else self._packs
+        result = FetchResult()
+        writes: list[CacheWrite] = []
+        raws: RawChunks = {}
+        for chunks, parts in self._missing(pack_index, unit):
+            write = CacheWrite(self._cache, parts)
+            received = self._read(pack_index, chunks, source, progress.started, write)
+            result.origin = received.origin
+            result.extents += received.extents
+            if received.chunks is not None:
+                raws |= {n: raw for n, raw in zip(chunks, received.chunks, strict=True) if raw}
+                writes.append(write)
+        if raws:
+            progress.received(FetchResult(memory=raws, origin=result.origin))
+        # Copies, not views of everything
+        result.memory = {n: bytes(raws[n]) for n in progress.wanted if n in raws}
+        for write in writes:
+            written = write.write(raws)
+            result.extents += written.extents
+            result.memory |= written.memory
+            result.refusal = result.refusal or written.refusal
+        return result
+
+    def _missing(
+        self, pack_index: PackIndexVersion, unit: Unit
+    ) -> Iterator[tuple[range, list[Part]]]:
+        """Yields the runs of chunks to fetch, and where they go."""
+        index = pack_index.index
         places = self._cache.find(layout.chunk_keys(index.ids, unit.first, unit.count))
         self._use(places)
-        destinations = unit.destinations or (CacheTarget(unit.first, unit.end),)
-        present = [place is not None for place in places]
-        settled = [True] * unit.count  # chunks without a destination are not wanted
-        for one in destinations:
-            low, high = max(one.first - unit.first, 0), max(one.end - unit.first, 0)
-            settled[low:high] = present[low:high]
-        if index.has_gone:
+        targets = unit.destinations or (CacheTarget(unit.first, unit.end),)
+        settled = [True] * unit.count  # chunks without a target are not wanted
+        for target in targets:
+            low, high = max(target.first - unit.first, 0), max(target.end - unit.first, 0)
+            settled[low:high] = [place is not None for place in places[low:high]]
+        if index.has_gone:  # chunks that are gone, by this index or a newer one, are left out
             gone = map(index.is_gone, range(unit.first, unit.end))
             settled = [done or is_gone for done, is_gone in zip(settled, gone, strict=True)]
-        filled = FetchResult()
-        read: dict[int, list[Buffer]] = {}  # by the number of the first chunk
-        sizes = index.stored_sizes[unit.first : unit.end]
-        for skipped, count in missing_runs(settled, sizes):
-            first, end = unit.first + skipped, unit.first + skipped + count
-            parts = _parts(destinations, first, end)
-            landing = self._landing(pack_index, parts, unit.first, settled)
-            source = self._origin if unit.from_origin else self._packs
-            raws = self._checked(
-                pack_index,
-                range(first, end),
-                source,
-                partial(source.read_to, pack_index, first, count, on_started, landing),
-            )
-            if raws is None:
-                _note_landed(landing, filled)
-                continue
-            for n in range(max(first, held.start), min(end, held.stop)):
-                if raws[n - first]:
-                    # A copy, not a view of everything
-                    filled.held_chunks[n] = bytes(raws[n - first])
-            read[first] = raws
-        if read:
-            chunks = ((n, raw) for first, raws in read.items() for n, raw in enumerate(raws, first))
-            on_read({n: raw for n, raw in chunks if raw})
-        for first, raws in read.items():
-            for one, low, high in _parts(destinations, first, first + len(raws)):
-                here = slice(low - unit.first, high - unit.first)
-                self._store(
-                    pack_index, one, low, raws[low - first : high - first], settled[here], filled
-                )
-                settled[here] = [True] * (high - low)
-        return filled
-
-    def _landing(
-        self,
-        pack_index: PackIndexVersion,
-        parts: Sequence[_Part],
-        first: int,
-        settled: Sequence[bool],
-    ) -> WriteReservation:
-        """Returns where missing chunks go. ``settled`` is about those from ``first`` on."""
-
-        def found() -> list[ReservationPart]:
-            of_parts = (
-                _coming(pack_index, one, low, settled[low - first : high - first])
-                for one, low, high in parts
-            )
-            return [part for part in of_parts if part.chunks]
-
-        return WriteReservation(self._cache, found)
+        for first, count in missing_runs(settled, index.stored_sizes[unit.first : unit.end]):
+            chunks = range(unit.first + first, unit.first + first + count)
+            yield chunks, parts_of(index, targets, chunks, settled[first : first + count])
 
     def touch_asked(self, runs: Iterable[Run], first: int, end: int) -> None:
         """Notes that a reader waited for the raw bytes [first, end) of a pack, of which runs were
@@ -220,65 +184,29 @@ class CacheFill:
         for file in {place.file for place in places if place is not None}:
             self._cache.touch(file, Use.NEIGHBOUR)
 
-    def _store(
-        self,
-        pack_index: PackIndexVersion,
-        destination: CacheTarget,
-        first: int,
-        raws: list[Buffer],
-        present: list[bool],
-        filled: FetchResult,
-    ) -> None:
-        """Stores the missing chunks from ``first`` on."""
-        chunks = _new_chunks(pack_index, destination.shift, first, raws, present)
-        if not chunks:
-            return
-        size_bytes = sum(len(chunk.raw) for chunk in chunks)
-        with self._cache.gate.turn(size_bytes) as may_write:
-            stored = self._cache.store(chunks, destination.flat) if may_write else []
-        if not stored:
-            why = Counter.UNCACHED_BYTES if may_write else Counter.LEFT_OUT_BYTES
-            self._counts.add(why, sum(map(len, raws)))
-            filled.left_out |= not may_write
-            filled.uncached_chunks.update((n, raw) for n, raw in enumerate(raws, first) if raw)
-            return
-        filled.fetched_bytes += size_bytes
-        filled.runs.extend(_pack_runs(stored, destination.shift))
+    def read(self, pack_index: PackIndexVersion, unit: Unit) -> FetchResult:
+        """Fetches a unit into memory, without the cache. Raises what ``fill`` raises."""
+        source = self._origin if unit.from_origin else self._packs
+        chunks = range(unit.first, unit.end)
+        received = self._read(pack_index, chunks, source)
+        raws = zip(chunks, received.chunks or (), strict=True)
+        return FetchResult(memory={n: raw for n, raw in raws if raw}, origin=received.origin)
 
-    def read(
-        self,
-        pack_index: PackIndexVersion,
-        first: int,
-        count: int,
-        on_started: OnTransferStarted = lambda _origin: None,
-        *,
-        from_origin: bool = False,
-    ) -> list[Buffer]:
-        """Returns verified raw chunks; b"" for those that are gone. Wrong bytes are read once more
-        from the origin, with a new index of the pack. If they are wrong again, they are not read
-        for a while.
-
-        Raises: WrongChunk, which names the pack and the store; the errors of reading.
-        """
-        source = self._origin if from_origin else self._packs
-        read = partial(source.read, pack_index, first, count, on_started)
-        return self._checked(pack_index, range(first, first + count), source, read)
-
-    def _checked(
+    def _read(
         self,
         pack_index: PackIndexVersion,
         chunks: range,
         source: PackSource,
-        read: Callable[[], Raws],
-    ) -> Raws | list[Buffer]:
-        """Returns the result of ``read``, which reads these chunks from the source. If they are
-        wrong, reads them again, as the method ``read`` says."""
+        started: OnStarted = lambda: None,
+        write: CacheWrite | None = None,
+    ) -> Received:
+        """Reads chunks from a source. Wrong ones are read once more from the origin, with a new
+        index of the pack. If they are wrong again, they are not read for a while."""
         pack_id = pack_index.index.pack_id
-        first, end = chunks.start, chunks.stop
         try:
             if self._purged_chunks.are_in(pack_index.index, chunks):
                 raise Changed(f"the index of pack {pack_id.hex()} is older than a purge")
-            return read()
+            return source.read(pack_index, chunks.start, len(chunks), started, write)
         except Changed:
             log.info("pack %s was rewritten: its index is read again", pack_id.hex())
         except Corrupt as error:
@@ -287,81 +215,21 @@ class CacheFill:
             self._counts.add(Counter.STORE_CORRUPT)
             log.warning("%s sent wrong bytes, which are read again: %s", source.url, error)
         try:
-            return self._read_again(pack_id, first, len(chunks))
+            return self._read_again(pack_id, chunks)
         except Corrupt as error:
             self._counts.add(Counter.STORE_CORRUPT)
             bad = error.number if isinstance(error, WrongChunk) else None
             twice = WrongChunk(f"{self._origin.url} sent wrong bytes twice: {error}", bad)
-            bad_first, bad_end = (first, end) if bad is None else (bad, bad + 1)
+            bad_first, bad_end = (chunks.start, chunks.stop) if bad is None else (bad, bad + 1)
             self._damaged_chunks.note(pack_id, twice, bad_first, bad_end)
             raise twice from error
 
-    def _read_again(self, pack_id: PackId, first: int, count: int) -> list[Buffer]:
+    def _read_again(self, pack_id: PackId, chunks: range) -> Received:
         """Reads from the origin, with its current index."""
         try:
-            return self._origin.read(self._indexes.reload(pack_id), first, count)
+            return self._origin.read(self._indexes.reload(pack_id), chunks.start, len(chunks))
         except Changed:  # it was rewritten once more just now
-            return self._origin.read(self._indexes.reload(pack_id), first, count)
-
-
-def _parts(destinations: Sequence[CacheTarget], first: int, end: int) -> list[_Part]:
-    """Returns the parts of the chunks [first, end) that have destinations."""
-    cut = ((one, max(one.first, first), min(one.end, end)) for one in destinations)
-    return [_Part(*part) for part in cut if part[1] < part[2]]
-
-
-def _coming(
-    pack_index: PackIndexVersion, destination: CacheTarget, first: int, present: Sequence[bool]
-) -> ReservationPart:
-    """Returns the missing chunks from ``first`` on, each once."""
-    index, shift = pack_index.index, destination.shift
-    numbers: list[int] = []
-    chunks: dict[bytes, ComingChunk] = {}  # a run may contain a chunk twice
-    for n, is_present in enumerate(present, first):
-        chunk_id = index.chunk_id(n)
-        if not is_present and chunk_id not in chunks:
-            numbers.append(n)
-            offset = shift + index.raw_offsets[n]
-            chunks[chunk_id] = ComingChunk(chunk_id, index.raw_sizes[n], offset)
-    return ReservationPart(numbers, list(chunks.values()), destination.flat, shift)
-
-
-def _note_landed(landing: WriteReservation, filled: FetchResult) -> None:
-    """Notes where data processes have written chunks."""
-    for part, stored in zip(landing.parts, landing.stored, strict=True):
-        filled.fetched_bytes += sum(chunk.size_bytes for chunk in part.chunks)
-        filled.runs.extend(_pack_runs(stored, part.shift))
-
-
-def _new_chunks(
-    pack_index: PackIndexVersion, shift: int, first: int, raws: list[Buffer], present: list[bool]
-) -> list[NewChunk]:
-    """Returns the missing chunks from ``first`` on, each once."""
-    index = pack_index.index
-    chunks: dict[bytes, NewChunk] = {}  # a run may contain a chunk twice
-    for n, raw in enumerate(raws, first):
-        if raw and not present[n - first]:
-            chunk_id = index.chunk_id(n)
-            chunks.setdefault(chunk_id, NewChunk(chunk_id, raw, shift + index.raw_offsets[n]))
-    return list(chunks.values())
-
-
-def _pack_runs(stored: Iterable[StoredRun], shift: int) -> list[Run]:
-    """Returns where raw bytes of the pack lie, with neighbours joined."""
-    runs: list[Run] = []
-    for file, offset, chunks in stored:
-        begin = end = -1
-        at = offset  # the offset of the pack's byte ``begin``
-        for chunk in chunks:
-            start = chunk.offset - shift
-            if start != end:
-                if end > begin:
-                    runs.append(Run(begin, end, file, at))
-                    at += end - begin
-                begin = end = start
-            end += chunk.size_bytes
-        runs.append(Run(begin, end, file, at))
-    return runs
+            return self._origin.read(self._indexes.reload(pack_id), chunks.start, len(chunks))
 
 
 def part_of(unit: Unit, first: int, end: int) -> Unit:

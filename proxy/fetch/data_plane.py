@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import logging
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import Changed, LodefsError, Unavailable
@@ -22,17 +20,12 @@ from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.ranges.order import Done, RangeOrder, range_order
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk
 from lodefs.chunkstore.system.circuit_breaker import CircuitBreaker
-from lodefs.proxy.cache.chunk_cache import (
-    Cache,
-    Chunk,
-    ComingChunk,
-    Flat,
-    Reservation,
-    StoredRun,
-)
+from lodefs.proxy.cache.chunk_cache import Chunk, Reservation
+from lodefs.proxy.cache.extents import Run
 from lodefs.proxy.data import order as orders
 from lodefs.proxy.data.order import FetchReport, FetchTask, WriteTarget
 from lodefs.proxy.data.processes import GRACE_S, DataProcesses, NotDone
+from lodefs.proxy.fetch.cache_write import CacheWrite, Part
 
 log = logging.getLogger("lodefs.data")
 
@@ -41,50 +34,11 @@ PAUSE_S_FIRST, PAUSE_S_MAX = 1.0, 30.0  # without orders after a failed one
 PARTS_MAX = orders.FILES_MAX - 1  # files that one order writes to
 
 
-class ReservationPart(NamedTuple):
-    """Chunks that go to one file: their ``numbers`` in the pack, in order, and the chunks."""
+class PlaneWrite(NamedTuple):
+    """What a data process has fetched: stored bytes, and where the pack's raw bytes lie."""
 
-    numbers: Sequence[int]
-    chunks: Sequence[ComingChunk]
-    flat: Flat | None
-    shift: int  # from raw offsets in the pack to those in the file
-
-
-class WriteReservation:
-    """The place reserved for fetched chunks of a pack, and, once they have arrived, their
-    extents."""
-
-    def __init__(self, cache: Cache, parts: Callable[[], Sequence[ReservationPart]]) -> None:
-        """``parts`` is called only if they are needed."""
-        self._cache = cache
-        self._make_parts = parts
-        self.stored: list[list[StoredRun]] = []  # for each part
-
-    @cached_property
-    def parts(self) -> Sequence[ReservationPart]:
-        return self._make_parts()
-
-    def is_disk_slow(self) -> bool:
-        """Whether bytes should come to this process's memory, where readers get them at once."""
-        return self._cache.gate.is_slow()
-
-    def note_slow(self) -> None:
-        """Notes that the disk delayed a writer."""
-        self._cache.gate.note_slow()
-
-    @contextmanager
-    def places(self) -> Iterator[list[Reservation] | None]:
-        """Reserves places for all parts for a block; yields None if there is no space for all.
-        Raises: OSError, NoSpace."""
-        with ExitStack() as stack:
-            found: list[Reservation] = []
-            for part in self.parts:
-                reservation = self._cache.reserve(part.chunks, part.flat)
-                if reservation is None:
-                    yield None
-                    return
-                found.append(stack.enter_context(reservation))
-            yield found
+    received_bytes: int
+    extents: list[Run]
 
 
 class DataPlane:
@@ -102,16 +56,16 @@ class DataPlane:
         self._breaker = CircuitBreaker(PAUSE_S_FIRST, PAUSE_S_MAX)
 
     def fetch(
-        self, pack_index: PackIndexVersion, first: int, count: int, landing: WriteReservation
-    ) -> int | None:
-        """Fetches chunks [first, first + count) and writes those with a reserved place. Returns the
-        number of stored bytes; None if nothing was fetched. Raises: WrongChunk, Changed; Corrupt,
-        Denied and others if the store's file cannot be read."""
+        self, pack_index: PackIndexVersion, first: int, count: int, write: CacheWrite
+    ) -> PlaneWrite | None:
+        """Fetches chunks [first, first + count) and writes those that have a place in the cache.
+        Returns None if nothing was fetched. Raises: WrongChunk, Changed; Corrupt, Denied and others
+        if the store's file cannot be read."""
         offsets = pack_index.index.offsets
         size_bytes = offsets[first + count] - offsets[first]
         if size_bytes < SIZE_BYTES_LEAST or not self.processes.start():
             return None
-        if landing.is_disk_slow() or len(landing.parts) > PARTS_MAX:
+        if write.gate.is_slow() or len(write.parts) > PARTS_MAX:
             return None
         if not (self._breaker.is_closed or self._breaker.is_due()):
             return None
@@ -122,10 +76,10 @@ class DataPlane:
             ) as read:
                 if read is None:
                     return None
-                with landing.places() as places:
+                with write.reserved() as places:
                     if places is None:
                         return None
-                    return self._fetch(pack_index, first, count, read, landing, places)
+                    return self._fetch(pack_index, first, count, read, write, places)
         except (NotDone, OSError, LodefsError) as error:
             if isinstance(error, WrongChunk | Changed):
                 raise
@@ -138,10 +92,10 @@ class DataPlane:
         first: int,
         count: int,
         read: RangeOrder,
-        landing: WriteReservation,
+        write: CacheWrite,
         places: Sequence[Reservation],
-    ) -> int:
-        order = _order_of(pack_index, first, count, read, landing.parts, places)
+    ) -> PlaneWrite:
+        order = _order_of(pack_index, first, count, read, write.parts, places)
         fds = [placed.file.open() for placed in places]
         if read.http is None:
             fds.insert(0, read.fd)
@@ -151,7 +105,7 @@ class DataPlane:
             report = self.processes.carry_out(order, fds, self._timeout_s)
         except NotDone as error:
             if error.is_disk_slow:
-                landing.note_slow()
+                write.gate.note_slow()
             for placed in places:
                 placed.is_held = not error.is_over
             raise
@@ -160,10 +114,9 @@ class DataPlane:
         if report.outcome == orders.DAMAGED and report.number < len(places):
             places[report.number].drop(report.why)
         if report.outcome == orders.SLOW:
-            landing.note_slow()
+            write.gate.note_slow()
         self._heed(report, pack_index, first, count, read.done)
-        landing.stored = [placed.commit() for placed in places]
-        return report.received_bytes
+        return PlaneWrite(report.received_bytes, write.commit(places))
 
     def _heed(
         self, report: FetchReport, pack_index: PackIndexVersion, first: int, count: int, done: Done
@@ -192,7 +145,7 @@ def _order_of(
     first: int,
     count: int,
     read: RangeOrder,
-    parts: Sequence[ReservationPart],
+    parts: Sequence[Part],
     places: Sequence[Reservation],
 ) -> FetchTask:
     index, coming = pack_index.index, _numbers(pack_index, first, count)

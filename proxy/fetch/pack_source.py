@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from lodefs.chunkstore.errors import Corrupt, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.format import keys
@@ -25,7 +25,9 @@ from lodefs.chunkstore.repo.pack_reader import (
 )
 from lodefs.chunkstore.repo.store import require_there
 from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.fetch.data_plane import DataPlane, WriteReservation
+from lodefs.proxy.cache.extents import Run
+from lodefs.proxy.fetch.cache_write import CacheWrite
+from lodefs.proxy.fetch.data_plane import DataPlane
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.tracing.spans import SpanKind, spanned
@@ -34,14 +36,23 @@ from lodefs.proxy.tracing.traced_objects import store_attributes
 log = logging.getLogger("lodefs.cache")
 
 
-OnTransferStarted = Callable[[Origin], None]  # called when only the transfer is left
+OnStarted = Callable[[], None]  # called when only the transfer is left
 
 
 class KnownWrongChunk(WrongChunk):
     """The chunks were wrong when they were read before, and are not read now."""
 
 
-def _ignored(_origin: Origin) -> None:
+class Received(NamedTuple):
+    """Consecutive chunks that were read: their raw bytes, b"" for those that are gone; or None, if
+    they were written to the cache instead, with the ``extents`` of the pack's raw bytes there."""
+
+    origin: Origin
+    chunks: list[Buffer] | None
+    extents: list[Run]
+
+
+def _ignored() -> None:
     """Ignores the call."""
 
 
@@ -64,26 +75,15 @@ class PackSource(Protocol):
         pack_index: PackIndexVersion,
         first: int,
         count: int,
-        begun: OnTransferStarted = _ignored,
-    ) -> list[Buffer]:
-        """Returns the raw bytes of consecutive chunks; b"" for those that are gone by
-        ``pack_index``. ``begun`` is called when only their transfer is left; its last call names
-        their source.
+        started: OnStarted = _ignored,
+        write: CacheWrite | None = None,
+    ) -> Received:
+        """Reads consecutive chunks. ``started`` is called when only their transfer is left. With
+        ``write``, data processes may write them to the cache.
 
         Raises: Changed if the pack was rewritten, so that its index must be read again; the errors
         of ``index``.
         """
-
-    def read_to(
-        self,
-        pack_index: PackIndexVersion,
-        first: int,
-        count: int,
-        begun: OnTransferStarted,
-        landing: WriteReservation,
-    ) -> list[Buffer] | None:
-        """Does what ``read`` does; returns None if the chunks were fetched to the cache instead, to
-        the places of ``landing``."""
 
 
 def lacking(objects: ObjectStore, error: NotFound | LostPack) -> LodefsError:
@@ -150,55 +150,51 @@ class StorePacks:
         pack_index: PackIndexVersion,
         first: int,
         count: int,
-        begun: OnTransferStarted = _ignored,
-    ) -> list[Buffer]:
-        """Reads with one ranged GET. Raises: WrongChunk."""
-        index = pack_index.index
+        started: OnStarted = _ignored,
+        write: CacheWrite | None = None,
+    ) -> Received:
+        """Reads with one ranged GET, of a data process if one can write the chunks to the cache.
+        Raises: WrongChunk."""
         self._check(pack_index, first, count)
-        begun(Origin.STORE)
+        started()
+        try:
+            if write is not None and self._plane is not None:
+                extents = self._by_plane(self._plane, pack_index, first, count, write)
+                if extents is not None:
+                    return Received(Origin.STORE, None, extents)
+            return Received(Origin.STORE, self._read(pack_index, first, count), [])
+        except WrongChunk:
+            report_corruption(self._objects, keys.pack(pack_index.index.pack_id), pack_index.etag)
+            raise
+
+    def _read(self, pack_index: PackIndexVersion, first: int, count: int) -> list[Buffer]:
         self._counts.add(Counter.FETCHES)
         try:
             stored = read_stored(self._objects, pack_index, first, count)
         except NotFound as error:
             raise lacking(self._objects, error) from error
         self._counts.add(Counter.FETCHED_BYTES, len(stored))
-        try:
-            return unpack_chunks(index, first, count, stored)
-        except WrongChunk:
-            self._doubt(pack_index)
-            raise
+        return unpack_chunks(pack_index.index, first, count, stored)
 
-    def read_to(
+    def _by_plane(
         self,
+        plane: DataPlane,
         pack_index: PackIndexVersion,
         first: int,
         count: int,
-        begun: OnTransferStarted,
-        landing: WriteReservation,
-    ) -> list[Buffer] | None:
-        """Implements PackSource. Chunks that the data processes do not fetch are read here."""
-        if self._plane is not None:
-            self._check(pack_index, first, count)
-            begun(Origin.STORE)
-            key = keys.pack(pack_index.index.pack_id)
-            attributes = store_attributes(self.url, "get", key)
-            with spanned("store.get", SpanKind.CLIENT, attributes) as span:
-                try:
-                    received_bytes = self._plane.fetch(pack_index, first, count, landing)
-                except WrongChunk:
-                    self._doubt(pack_index)
-                    raise
-                span.note({"http.response.body.size": received_bytes or 0})
-                if received_bytes is None:
-                    span.drop()  # nothing was requested
-            if received_bytes is not None:
-                self._counts.add(Counter.FETCHES)
-                self._counts.add(Counter.FETCHED_BYTES, received_bytes)
+        write: CacheWrite,
+    ) -> list[Run] | None:
+        """Returns where a data process wrote the chunks; None if none did."""
+        attributes = store_attributes(self.url, "get", keys.pack(pack_index.index.pack_id))
+        with spanned("store.get", SpanKind.CLIENT, attributes) as span:
+            written = plane.fetch(pack_index, first, count, write)
+            span.note({"http.response.body.size": written.received_bytes if written else 0})
+            if written is None:
+                span.drop()  # nothing was requested
                 return None
-        return self.read(pack_index, first, count, begun)
-
-    def _doubt(self, pack_index: PackIndexVersion) -> None:
-        report_corruption(self._objects, keys.pack(pack_index.index.pack_id), pack_index.etag)
+        self._counts.add(Counter.FETCHES)
+        self._counts.add(Counter.FETCHED_BYTES, written.received_bytes)
+        return written.extents
 
     def _check(self, pack_index: PackIndexVersion, first: int, count: int) -> None:
         """Raises: KnownWrongChunk."""

@@ -17,11 +17,9 @@ from time import monotonic
 
 from lodefs.chunkstore.errors import Corrupt, DeadlineExceeded, Unavailable
 from lodefs.chunkstore.format.names import PackId
-from lodefs.chunkstore.protocol.wire import Origin
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk
 from lodefs.chunkstore.repo.range_planner import UNIT_STORED_BYTES_MAX
-from lodefs.proxy.cache.extents import PackExtents
-from lodefs.proxy.fetch.cache_fill import CacheFill, FetchResult, RawChunks, Unit, part_of
+from lodefs.proxy.fetch.cache_fill import CacheFill, FetchResult, Progress, Unit, part_of
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.thread_pools import Pools, current_owner
 from lodefs.proxy.tracing.request_scope import sampled_trace_id
@@ -34,27 +32,26 @@ LATE_S = 0.1  # after this, readers get bytes that wait for the cache's disk fro
 RUNNING_SIZE_BYTES_MAX = 4 * UNIT_STORED_BYTES_MAX  # under way, above which read-ahead waits
 
 
-class Flight:
+class Flight(Progress):
     """Chunks [first, end) of a pack on their way to the cache."""
 
     __slots__ = (
+        "arrived",
         "asked",
         "bad",
-        "chunks",
         "end",
         "first",
-        "held",
         "is_bulk",
         "is_kept",
         "is_late",
         "is_read",
-        "origin",
+        "may_start",
         "owner",
         "size_bytes",
-        "started",
         "task",
         "transferring",
         "unit",
+        "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -64,39 +61,37 @@ class Flight:
         *,
         is_bulk: bool,
         waits_for_peers: bool,
-        held: range,
+        wanted: range,
         asked: tuple[int, int],
     ) -> None:
         self.unit = unit
         self.asked = asked  # raw bytes [first, end) of the pack that a reader asked for
-        self.held = held  # chunks whose bytes a reader waits for
+        self.wanted = wanted  # chunks whose bytes a reader waits for
         self.first = unit.first
         self.end = unit.end
         self.size_bytes = size_bytes
         self.is_bulk = is_bulk
         self.owner = current_owner.get()
         self.transferring = not waits_for_peers  # True once bytes have begun to arrive
-        self.origin: Origin | None = None  # where bytes came from so far
         self.bad: int | None = None  # a chunk that made it fail
-        self.chunks: RawChunks | None = None  # chunks that have arrived and are being written
+        self.arrived: FetchResult | None = None  # in memory, and being written
         self.is_late = False  # the writing takes long
         self.is_read = False  # most of the kept chunks were read
         self.is_kept = False  # it has ended; chunks that the cache did not take are in memory
-        self.started = asyncio.Event()
+        self.may_start = asyncio.Event()
         self.task: asyncio.Task[FetchResult]
 
-    def on_transfer_started(self, origin: Origin) -> None:
-        """Notes that bytes have begun to arrive. For any thread."""
+    def started(self) -> None:
+        """Lets peers wait for it, too."""
         self.transferring = True
-        self.origin = origin
 
-    def on_read(self, chunks: RawChunks) -> None:
-        """Notes that the bytes are in memory and will be written next. For any thread."""
-        self.chunks = chunks
+    def received(self, result: FetchResult) -> None:
+        """Lets readers have the bytes while they are being written."""
+        self.arrived = result
 
     def fetches(self, chunk: int) -> bool:
-        if self.is_kept and self.chunks is not None:
-            return chunk in self.chunks
+        if self.is_kept:
+            return chunk in self.task.result().memory
         return self.first <= chunk < self.end
 
     def has_failed(self) -> bool:
@@ -116,23 +111,21 @@ class Flight:
         """Does what ``landed`` does, but does not wait for a slow disk of the cache: then it
         returns the chunks in memory. Raises what the flight raised."""
         while not self.task.done():
-            if self.is_late and self.chunks is not None:
-                return FetchResult(held_chunks=self.chunks)
+            if self.is_late and self.arrived is not None:
+                return self.arrived
             await asyncio.wait((self.task,), timeout=LATE_S)
-            self.is_late = self.chunks is not None
+            self.is_late = self.arrived is not None
         return await self.landed()
 
 
 class Fetcher:
-    """The flights of a node, for use on the event loop only. ``extents`` gets the places of each
-    unit before its readers are woken."""
+    """The flights of a node, for use on the event loop only."""
 
     def __init__(
         self,
         filler: CacheFill,
         pools: Pools,
         counts: Counts,
-        extents: PackExtents,
         *,
         deadline_s: float,
         ahead_size_bytes_max: int = AHEAD_SIZE_BYTES_MAX,
@@ -141,7 +134,6 @@ class Fetcher:
         self._filler = filler
         self._pools = pools
         self._counts = counts
-        self.extents = extents
         self._deadline_s = deadline_s
         self._ahead_size_bytes_max = ahead_size_bytes_max
         self._running_size_bytes_max = running_size_bytes_max
@@ -173,16 +165,15 @@ class Fetcher:
                 return flight
         return None
 
-    async def arrived(
+    async def result(
         self, pack_index: PackIndexVersion, flight: Flight, wanted: int, *, for_peer: bool = False
-    ) -> Flight:
-        """Returns the flight when it has landed, or one that fetched less: if other chunks of it
-        were wrong, the wanted one is fetched without them. Raises what the last flight raised."""
+    ) -> FetchResult:
+        """Returns what a flight fetched, or one that fetched less: if other chunks of it were
+        wrong, the wanted one is fetched without them. Raises what the last flight raised."""
         bad: set[int] = set()
         for n, around in enumerate((_around, *[_alone] * JOINED_MAX)):
             try:
-                await flight.readable()
-                return flight
+                return await flight.readable()
             except Corrupt:
                 # Other nodes may have a good copy
                 others = flight.unit.from_origin and not for_peer
@@ -196,8 +187,7 @@ class Fetcher:
             if n < JOINED_MAX:  # the last try fetches it alone
                 joined = self.join(unit.pack, wanted, for_peer=for_peer, without=bad)
             flight = joined or self.demand(pack_index, unit, wanted)
-        await flight.readable()
-        return flight
+        return await flight.readable()
 
     def is_coming(self, pack: PackId, chunk: int) -> bool:
         """Whether a flight that a peer may wait for fetches a chunk."""
@@ -213,11 +203,11 @@ class Fetcher:
         return [one for one in flights if one.transferring] if for_peer else flights
 
     def demand(
-        self, pack_index: PackIndexVersion, unit: Unit, wanted: int, held_end: int = 0
+        self, pack_index: PackIndexVersion, unit: Unit, wanted: int, wanted_end: int = 0
     ) -> Flight:
         """Starts a flight for the chunk ``wanted`` and the part of its unit around it that no other
         flight fetches, and that is not known to be damaged. Its result has the bytes of the chunks
-        [wanted, held_end)."""
+        [wanted, wanted_end)."""
         first, end = unit.first, unit.first + unit.count
         taken = [(one.first, one.end) for one in self._of(unit.pack, for_peer=unit.from_origin)]
         if (damaged := self._filler.known_damage(unit)) is not None:
@@ -227,9 +217,10 @@ class Fetcher:
                 first = max(first, taken_end)
             elif wanted < taken_first:
                 end = min(end, taken_first)
-        held = range(wanted, held_end)
+        chunks = range(wanted, wanted_end)
         part = part_of(unit, first, end)
-        flight = self._add(pack_index, part, held=held, asked=held or range(part.first, part.end))
+        asked = chunks or range(part.first, part.end)
+        flight = self._add(pack_index, part, wanted=chunks, asked=asked)
         self._start(flight)
         return flight
 
@@ -259,40 +250,39 @@ class Fetcher:
             fill_up(unit.end)
         return flights
 
-    def ahead(self, pack_index: PackIndexVersion, unit: Unit) -> bool:
-        """Starts to fetch those parts of the unit that are not under way. Returns False, with
-        nothing started, if too much is in flight for its owner already: owners have equal
-        shares."""
+    def ahead(self, pack_index: PackIndexVersion, unit: Unit) -> Flight | None:
+        """Starts to fetch what is missing at the beginning of the unit. Returns its flight, or the
+        last one of those that fetch all of it already; None, with nothing started, if too much is
+        in flight for its owner already: owners have equal shares."""
         first, end = unit.first, unit.first + unit.count
         flights = self._of(unit.pack, for_peer=unit.from_origin)
         for flight in sorted(flights, key=lambda flight: flight.first):
             if flight.first <= first < flight.end:
                 first = flight.end
+                if first >= end:
+                    return flight
             elif first < flight.first < end:
                 end = flight.first
-        if first >= end:
-            return True
         part = part_of(unit, first, end)
         owner = current_owner.get()
         ahead_bytes = self._owned_bytes.get(owner, 0) + _size(pack_index, part) + self._unread_bytes
         owners = len(self._owned_bytes.keys() | {owner})
         if ahead_bytes > self._ahead_size_bytes_max // owners:
             self._counts.add(Counter.AHEAD_REFUSED)
-            return False
+            return None
         self._counts.add(Counter.AHEAD_UNITS)
-        self._waiting[self._add(pack_index, part)] = None
+        flight = self._add(pack_index, part)
+        self._waiting[flight] = None
         self._start_waiting()
-        return True
+        return flight
 
-    async def direct(self, pack_index: PackIndexVersion, unit: Unit) -> RawChunks:
-        """Returns all chunks of a small unit from the store, without the cache."""
-        raws = await self._pools.fetch.bounded(
-            _name(unit),
-            self._deadline_s,
-            lambda: self._filler.read(pack_index, unit.first, unit.count),
+    async def direct(self, pack_index: PackIndexVersion, unit: Unit) -> FetchResult:
+        """Fetches all chunks of a small unit into memory, without the cache."""
+        result = await self._pools.fetching(0, from_origin=unit.from_origin).bounded(
+            _name(unit), self._deadline_s, lambda: self._filler.read(pack_index, unit)
         )
-        self._counts.add(Counter.UNCACHED_BYTES, sum(map(len, raws)))
-        return {n: raw for n, raw in enumerate(raws, unit.first) if raw}
+        self._counts.add(Counter.UNCACHED_BYTES, sum(map(len, result.memory.values())))
+        return result
 
     def _add(
         self,
@@ -300,7 +290,7 @@ class Fetcher:
         unit: Unit,
         *,
         is_bulk: bool = False,
-        held: range = range(0),
+        wanted: range = range(0),
         asked: range = range(0),
     ) -> Flight:
         raw_offsets = pack_index.index.raw_offsets
@@ -309,11 +299,11 @@ class Fetcher:
             _size(pack_index, unit),
             is_bulk=is_bulk,
             waits_for_peers=self._filler.waits_for_peers(unit),
-            held=held,
+            wanted=wanted,
             asked=(raw_offsets[asked.start], raw_offsets[asked.stop]),
         )
         flight.task = asyncio.create_task(self._fly(flight, pack_index, unit))
-        flight.task.add_done_callback(partial(self._landed, unit, flight))
+        flight.task.add_done_callback(partial(self._landed, flight))
         self._flights.setdefault(unit.pack, []).append(flight)
         self.in_flight_bytes += flight.size_bytes
         self.bulk_bytes += flight.size_bytes * is_bulk
@@ -322,8 +312,8 @@ class Fetcher:
         return flight
 
     def _start(self, flight: Flight) -> None:
-        if not flight.started.is_set():
-            flight.started.set()
+        if not flight.may_start.is_set():
+            flight.may_start.set()
             self._running_bytes += flight.size_bytes * (not flight.is_bulk)
             # Perhaps out of turn: nothing keeps a flight that has landed
             self._waiting.pop(flight, None)
@@ -347,21 +337,19 @@ class Fetcher:
         return running
 
     async def _fly(self, flight: Flight, pack_index: PackIndexVersion, unit: Unit) -> FetchResult:
-        await flight.started.wait()
+        await flight.may_start.wait()
         begun_s = monotonic()
         try:
             pool = self._pools.fetching(flight.size_bytes, from_origin=unit.from_origin)
-            filled = await pool.bounded(
+            result = await pool.bounded(
                 _name(unit),
                 self._deadline_s,
-                lambda: self._filler.fill(
-                    pack_index, unit, flight.on_transfer_started, flight.held, flight.on_read
-                ),
+                lambda: self._filler.fill(pack_index, unit, flight),
             )
-            if flight.origin is not None:
-                self._counts.fetched(flight.origin, monotonic() - begun_s, sampled_trace_id())
-                self._counts.fetched_for(flight.owner, flight.origin, flight.size_bytes)
-            return filled
+            if result.origin is not None:
+                self._counts.fetched(result.origin, monotonic() - begun_s, sampled_trace_id())
+                self._counts.fetched_for(flight.owner, result.origin, flight.size_bytes)
+            return result
         except DeadlineExceeded:
             self._counts.add(Counter.DEADLINES)
             raise
@@ -369,23 +357,22 @@ class Fetcher:
             flight.bad = error.number
             raise Corrupt(str(error)) from error
 
-    def _landed(self, unit: Unit, flight: Flight, task: asyncio.Task[FetchResult]) -> None:
+    def _landed(self, flight: Flight, task: asyncio.Task[FetchResult]) -> None:
         self._remove(flight)
-        flight.chunks = None
+        flight.arrived = None
         self.in_flight_bytes -= flight.size_bytes
         self.bulk_bytes -= flight.size_bytes * flight.is_bulk
         if not flight.is_bulk:
             self._owned_bytes[flight.owner] -= flight.size_bytes
             if not self._owned_bytes[flight.owner]:
                 del self._owned_bytes[flight.owner]
-        if flight.started.is_set():
+        if flight.may_start.is_set():
             self._running_bytes -= flight.size_bytes * (not flight.is_bulk)
         if not task.cancelled() and task.exception() is None:  # marks the exception as retrieved
-            filled = task.result()
-            self.extents.add(unit.pack, filled.runs)
-            self._filler.touch_asked(filled.runs, *flight.asked)
-            if filled.uncached_chunks and not flight.is_bulk:
-                self._keep(flight, filled.uncached_chunks)
+            result = task.result()
+            self._filler.touch_asked(result.extents, *flight.asked)
+            if result.refusal is not None and not flight.is_bulk:
+                self._keep(flight)
         self._start_waiting()
 
     def _remove(self, flight: Flight) -> None:
@@ -394,10 +381,10 @@ class Fetcher:
         if not flights:
             del self._flights[flight.unit.pack]
 
-    def _keep(self, flight: Flight, chunks: RawChunks) -> None:
+    def _keep(self, flight: Flight) -> None:
         """Keeps chunks that the cache did not take in memory for a while, since a reader reads a
         unit in many pieces, and what was read ahead later."""
-        flight.chunks, flight.is_kept = chunks, True
+        flight.is_kept = True
         self._flights.setdefault(flight.unit.pack, []).append(flight)
         timer = asyncio.get_running_loop().call_later(KEPT_S, self._forget, flight)
         self._kept[flight] = timer

@@ -18,8 +18,8 @@ from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.proxy.cache.chunk_cache import Cache, ChunkLocation, Flat, NewChunk
 from lodefs.proxy.cache.reader import CacheReader
+from lodefs.proxy.fetch.dataset_file import DatasetFile, position_of
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.read.dataset_file import DatasetFile, position_of
 from lodefs.proxy.runtime.thread_pools import Pools
 
 PAUSE_S = 0.5  # chunks that arrive meanwhile are handled at once

@@ -8,13 +8,22 @@ from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import replace
 
+from lodefs.chunkstore.format.tree import Segment
+from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
+from lodefs.proxy.cache.chunk_cache import Flat
 from lodefs.proxy.cache.eviction import PrefetchAccuracy
-from lodefs.proxy.fetch.cache_fill import CacheTarget, Unit, cut_units, part_of
+from lodefs.proxy.fetch.cache_fill import Unit, cut_units, part_of
+from lodefs.proxy.fetch.dataset_file import ChunkPosition, DatasetFile, position_of, unit_around
+from lodefs.proxy.fetch.file_ranges import FileRanges
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.single_flight import Fetcher
-from lodefs.proxy.read.dataset_file import ChunkPosition, DatasetFile, position_of
-from lodefs.proxy.read.readahead_policy import UNIT_SIZE_BYTES_MAX, Range, SmallFiles
+from lodefs.proxy.read.readahead_policy import (
+    UNIT_SIZE_BYTES_MAX,
+    RandomReadWindow,
+    Range,
+    ReadAhead,
+    SmallFiles,
+)
 from lodefs.proxy.read.refetch_policy import RefaultTracker
 
 log = logging.getLogger("lodefs.cache")
@@ -23,19 +32,32 @@ PAUSE_S = 5.0  # after the cache had no space: small units, no read-ahead
 TASKS_MAX = 64
 
 
+class ReadFile(DatasetFile):
+    """A dataset file that is read, with what its read-ahead knows of large ones."""
+
+    __slots__ = ("ahead", "regions", "size_bytes")
+
+    def __init__(self, content_id: bytes, size_bytes: int, segments: tuple[Segment, ...]) -> None:
+        is_large = size_bytes >= layout.FLAT_SIZE_BYTES_MIN
+        super().__init__(segments, Flat(content_id, size_bytes) if is_large else None)
+        self.size_bytes = size_bytes
+        self.ahead = ReadAhead(size_bytes) if is_large else None
+        self.regions = RandomReadWindow(size_bytes) if is_large else None
+
+
 class ReadaheadScheduler:
     """Chooses the units of reads, and starts those that nobody waits for yet. For use on the event
     loop only."""
 
     def __init__(
         self,
-        fetcher: Fetcher,
+        ranges: FileRanges,
         indexes: PackIndexes,
         usefulness: PrefetchAccuracy,
         *,
         clock_s: Callable[[], float],
     ) -> None:
-        self._fetcher = fetcher
+        self._ranges = ranges
         self._indexes = indexes
         self._clock_s = clock_s
         self._usefulness = usefulness
@@ -49,7 +71,7 @@ class ReadaheadScheduler:
         self._paused_until_s = self._clock_s() + PAUSE_S
 
     def demand_unit(
-        self, known: DatasetFile, position: ChunkPosition, step: Range, unit_bytes: int
+        self, known: ReadFile, position: ChunkPosition, step: Range, unit_bytes: int
     ) -> Unit:
         """Returns the unit to fetch for a step of a read that misses the chunk at the position.
         ``unit_bytes`` is the unit size of a sequential read, otherwise 0."""
@@ -58,28 +80,26 @@ class ReadaheadScheduler:
         return unit
 
     def _demand_unit(
-        self, known: DatasetFile, position: ChunkPosition, step: Range, unit_bytes: int
+        self, known: ReadFile, position: ChunkPosition, step: Range, unit_bytes: int
     ) -> Unit:
         if self._clock_s() < self._paused_until_s:
-            return unit_around(known, position, step)
+            return unit_around(known, position, *step)
         if known.regions is not None and unit_bytes:
             end = min(max(step.end, step.first + unit_bytes), known.size_bytes)
-            return unit_around(known, position, Range(step.first, end))
+            return unit_around(known, position, step.first, end)
         if self._usefulness.is_low:
             return self._sparing_unit(known, position, step)
         return self._unit_with_neighbours(known, position, step)
 
-    def _unit_with_neighbours(
-        self, known: DatasetFile, position: ChunkPosition, step: Range
-    ) -> Unit:
+    def _unit_with_neighbours(self, known: ReadFile, position: ChunkPosition, step: Range) -> Unit:
         if known.regions is None:
             return self._small_unit(known, position, step)
-        return unit_around(known, position, known.regions.miss(*step))
+        return unit_around(known, position, *known.regions.miss(*step))
 
-    def _sparing_unit(self, known: DatasetFile, position: ChunkPosition, step: Range) -> Unit:
+    def _sparing_unit(self, known: ReadFile, position: ChunkPosition, step: Range) -> Unit:
         """Returns a small unit while most prefetched bytes are evicted unread: it contains nothing
         that was fetched before, unless the last misses say that it will be read."""
-        own = unit_around(known, position, step)
+        own = unit_around(known, position, *step)
         if not self._refetches.was_fetched(own.pack, position.chunk):
             unit = self._unit_with_neighbours(known, position, step)
             chunks = range(own.first, own.end)
@@ -88,10 +108,10 @@ class ReadaheadScheduler:
         raw_offsets, shift = position.pack_index.index.raw_offsets, position.shift
         wanted = self._refetches.miss(own.pack, raw_offsets[own.first], raw_offsets[own.end])
         if known.regions is not None:
-            return unit_around(known, position, Range(wanted.first + shift, wanted.end + shift))
+            return unit_around(known, position, wanted.first + shift, wanted.end + shift)
         return _chunks_within(position, own, wanted)
 
-    def start(self, known: DatasetFile, wanted: Range, unit_bytes: int) -> None:
+    def start(self, known: ReadFile, wanted: Range, unit_bytes: int) -> None:
         """Starts to fetch a range of a file ahead of its readers, unless too much is under way."""
         if len(self._tasks) >= TASKS_MAX or self._clock_s() < self._paused_until_s:
             _refuse(known, wanted.first)
@@ -110,7 +130,7 @@ class ReadaheadScheduler:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.info("read-ahead stopped: %s", error)
 
-    async def _fetch_ahead(self, known: DatasetFile, wanted: Range, unit_bytes: int) -> None:
+    async def _fetch_ahead(self, known: ReadFile, wanted: Range, unit_bytes: int) -> None:
         at = wanted.first
         while at < wanted.end:
             position = await position_of(self._indexes, known, at)
@@ -124,11 +144,11 @@ class ReadaheadScheduler:
         if known.ahead is not None:
             known.ahead.extended(wanted.end, at)
 
-    def _small_unit(self, known: DatasetFile, position: ChunkPosition, step: Range) -> Unit:
+    def _small_unit(self, known: ReadFile, position: ChunkPosition, step: Range) -> Unit:
         """Returns chunks around those of a small file, of any file."""
         index = position.pack_index.index
         window, whole = self._small.miss(index.pack_id, self._clock_s())
-        own = unit_around(known, position, step)
+        own = unit_around(known, position, *step)
         if whole:
             self._start_rest_of_pack(position.pack_index, own.first)
         low = max(index.raw_offsets[own.first] - window // 4, 0)
@@ -147,23 +167,10 @@ class ReadaheadScheduler:
 
     def _start(self, pack_index: PackIndexVersion, unit: Unit) -> bool:
         """Starts to fetch a unit ahead of readers. Returns False if too much is under way."""
-        is_started = self._fetcher.ahead(pack_index, unit)
+        is_started = self._ranges.ahead(pack_index, unit)
         if is_started:
             self._refetches.note(unit.pack, unit.first, unit.count)
         return is_started
-
-
-def unit_around(known: DatasetFile, position: ChunkPosition, wanted: Range) -> Unit:
-    """Returns the chunks of a range around the position, as far as they are in its segment."""
-    raw_offsets, shift = position.pack_index.index.raw_offsets, position.shift
-    first = bisect_right(raw_offsets, max(wanted.first - shift, 0)) - 1
-    first = min(max(first, position.segment_first), position.chunk)
-    end = bisect_right(raw_offsets, wanted.end - 1 - shift)
-    end = max(min(end, position.segment_end), position.chunk + 1)
-    flat = CacheTarget(position.segment_first, position.segment_end, known.flat, shift)
-    return Unit(
-        position.pack_index.index.pack_id, first, end - first, (flat,) if known.flat else ()
-    )
 
 
 def _chunks_within(position: ChunkPosition, own: Unit, wanted: Range) -> Unit:
@@ -176,12 +183,10 @@ def _chunks_within(position: ChunkPosition, own: Unit, wanted: Range) -> Unit:
     return Unit(index.pack_id, first, end - first)
 
 
-def _ahead_unit(
-    known: DatasetFile, position: ChunkPosition, wanted: Range, unit_bytes: int
-) -> Unit:
+def _ahead_unit(known: ReadFile, position: ChunkPosition, wanted: Range, unit_bytes: int) -> Unit:
     """Returns the part of a range in the position's segment, and the rest of that if it is
     small."""
-    unit = unit_around(known, position, wanted)
+    unit = unit_around(known, position, *wanted)
     raw_offsets = position.pack_index.index.raw_offsets
     rest = raw_offsets[position.segment_end] - raw_offsets[unit.end]
     if rest < min(unit_bytes, UNIT_SIZE_BYTES_MAX):
@@ -189,6 +194,6 @@ def _ahead_unit(
     return unit
 
 
-def _refuse(known: DatasetFile, at: int) -> None:
+def _refuse(known: ReadFile, at: int) -> None:
     if known.ahead is not None:
         known.ahead.refused(at)

@@ -26,7 +26,6 @@ from lodefs.chunkstore.repo.store import Store
 from lodefs.proxy.cache import durability
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.eviction_policy import Use
-from lodefs.proxy.cache.extents import PackExtents
 from lodefs.proxy.cache.maintenance import Maintenance
 from lodefs.proxy.cache.reader import CacheReader
 from lodefs.proxy.cache.scrub import DiskLoad, Scrub, ScrubSettings
@@ -34,6 +33,7 @@ from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.fetch.cache_fill import CacheFill
 from lodefs.proxy.fetch.chunk_reader import ChunkReader
 from lodefs.proxy.fetch.data_plane import DataPlane
+from lodefs.proxy.fetch.file_ranges import FileRanges
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.pack_source import StorePacks
@@ -112,9 +112,10 @@ class StoreNode:
         indexes = PackIndexes(packs, origin, kv, pools, deadline_s=deadline_s)
         purged = PurgedChunks()
         filler = CacheFill(self._cache, indexes, packs, origin, damaged_chunks, purged)
-        self._fetcher = Fetcher(filler, pools, self._counts, PackExtents(), deadline_s=deadline_s)
+        self._fetcher = Fetcher(filler, pools, self._counts, deadline_s=deadline_s)
         reads = CacheReader(self._cache, pools)
-        self.packs = ChunkReader(reads, self._fetcher, indexes)
+        ranges = FileRanges(reads, self._fetcher, indexes)
+        self.packs = ChunkReader(ranges, reads, self._fetcher, indexes)
         trees: Trees = StoreTrees(store.objects, store.packs, pools, damaged_chunks)
         if peering is not None:
             trees = CachedTrees(self.packs, pools)
@@ -122,7 +123,7 @@ class StoreNode:
             store, trees, kv, pools, self._counts, deadline_s=deadline_s, clock_s=clock_s
         )
         self.files = FileReader(
-            self._cache, reads, self._fetcher, indexes, self.names, pools, clock_s=clock_s
+            self._cache, reads, ranges, indexes, self.names, pools, clock_s=clock_s
         )
         self.catalog = StoreCatalog(store, self._pools, self.names.seen)
         self._peering = peering

@@ -19,7 +19,8 @@ from lodefs.chunkstore.nodecache.layout import FLAT_SIZE_BYTES_MIN
 from lodefs.chunkstore.nodecache.name_rows import content_id
 from lodefs.chunkstore.repo import range_planner
 from lodefs.proxy.cache.chunk_cache import Flat
-from lodefs.proxy.fetch.cache_fill import CacheTarget, Unit
+from lodefs.proxy.fetch.cache_fill import Unit
+from lodefs.proxy.fetch.cache_write import CacheTarget
 
 Order = Callable[[Iterable[PackId]], list[PackId]]
 

@@ -27,6 +27,7 @@ from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.eviction_policy import Use
 from lodefs.proxy.fetch.cache_fill import FetchResult, Unit
+from lodefs.proxy.fetch.cache_write import Refusal
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.read.namespace import Namespace
@@ -357,8 +358,8 @@ class WarmRun:
         for is_last in (False, True):
             flights = self._context.fetcher.bulk(pack_index, unit)
             landed = await asyncio.gather(*[flight.landed() for flight in flights])
-            fetched_bytes += sum(filled.fetched_bytes for filled in landed)
-            if any(filled.left_out for filled in landed):
+            fetched_bytes += sum(result.fetched_bytes for result in landed)
+            if any(result.refusal is Refusal.SLOW_DISK for result in landed):
                 raise Unavailable(f"{self._name}: {SLOW_DISK}")
             if not _is_kept(unit, landed):
                 if is_last:
@@ -373,9 +374,8 @@ class WarmRun:
 
 
 def _is_kept(unit: Unit, landed: Iterable[FetchResult]) -> bool:
-    return not any(
-        unit.first <= chunk < unit.end for filled in landed for chunk in filled.uncached_chunks
-    )
+    refused = (result.memory for result in landed if result.refusal is not None)
+    return not any(unit.first <= chunk < unit.end for chunks in refused for chunk in chunks)
 
 
 def pin_id_of(job: Job) -> bytes:

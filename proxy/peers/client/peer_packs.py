@@ -7,10 +7,7 @@ Bytes from peers are never trusted: an index is checked by the pack's id, a chun
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from typing import TypeVar
 
 from lodefs.chunkstore.errors import Corrupt
 from lodefs.chunkstore.format.names import PackId, digest_of
@@ -20,8 +17,8 @@ from lodefs.chunkstore.protocol import wire
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.fetch.data_plane import WriteReservation
-from lodefs.proxy.fetch.pack_source import OnTransferStarted, PackSource
+from lodefs.proxy.fetch.cache_write import CacheWrite
+from lodefs.proxy.fetch.pack_source import OnStarted, PackSource, Received
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.client.hedge_budget import HedgeBudget
 from lodefs.proxy.peers.client.hedged_request import (
@@ -33,8 +30,6 @@ from lodefs.proxy.peers.client.request_plan import PlanContext, RequestPlan
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.rendezvous import Owners
 from lodefs.proxy.runtime.counters import Counts
-
-Raws = TypeVar("Raws")
 
 SENDERS_MAX = 1024
 RUNS_MAX = 8  # requests for the parts of a unit with some chunks gone
@@ -80,48 +75,26 @@ class PeerPacks:
         pack_index: PackIndexVersion,
         first: int,
         count: int,
-        begun: OnTransferStarted = lambda _origin: None,
-    ) -> list[Buffer]:
-        origin = partial(self._origin.read, pack_index, first, count, begun)
-        return self._read(pack_index, first, count, begun, origin)
-
-    def read_to(
-        self,
-        pack_index: PackIndexVersion,
-        first: int,
-        count: int,
-        begun: OnTransferStarted,
-        landing: WriteReservation,
-    ) -> list[Buffer] | None:
+        started: OnStarted = lambda: None,
+        write: CacheWrite | None = None,
+    ) -> Received:
         """Implements PackSource: this process reads what peers send."""
-        origin = partial(self._origin.read_to, pack_index, first, count, begun, landing)
-        return self._read(pack_index, first, count, begun, origin)
-
-    def _read(
-        self,
-        pack_index: PackIndexVersion,
-        first: int,
-        count: int,
-        begun: OnTransferStarted,
-        read_origin: Callable[[], Raws],
-    ) -> list[Buffer] | Raws:
-        """Returns chunks from a peer, or the result of ``read_origin``."""
         index = pack_index.index
         if not index.has_gone:
-            found = self._chunks_of_peers(pack_index, first, count, begun)
+            found = self._chunks_of_peers(pack_index, first, count, started)
         else:
-            found = self._runs_of_peers(pack_index, first, count, begun)
+            found = self._runs_of_peers(pack_index, first, count, started)
         if found is not None:
-            return found
+            return Received(wire.Origin.PEERS, found, [])
         clock_s = self._context.clock_s
         begin_s = clock_s()
-        raws = read_origin()
+        received = self._origin.read(pack_index, first, count, started, write)
         size_bytes = index.raw_offsets[first + count] - index.raw_offsets[first]
         self._context.health.store_served(size_bytes, clock_s() - begin_s)
-        return raws
+        return received
 
     def _runs_of_peers(
-        self, pack_index: PackIndexVersion, first: int, count: int, begun: OnTransferStarted
+        self, pack_index: PackIndexVersion, first: int, count: int, started: OnStarted
     ) -> list[Buffer] | None:
         """Returns a unit with some chunks gone: reads the others run by run, unless there are many
         runs."""
@@ -130,14 +103,14 @@ class PeerPacks:
             return None
         raws: list[Buffer] = [b""] * count
         for at, some in runs:
-            found = self._chunks_of_peers(pack_index, at, some, begun)
+            found = self._chunks_of_peers(pack_index, at, some, started)
             if found is None:
                 return None
             raws[at - first : at - first + some] = found
         return raws
 
     def _chunks_of_peers(
-        self, pack_index: PackIndexVersion, first: int, count: int, begun: OnTransferStarted
+        self, pack_index: PackIndexVersion, first: int, count: int, started: OnStarted
     ) -> list[Buffer] | None:
         index = pack_index.index
         size_bytes = index.raw_offsets[first + count] - index.raw_offsets[first]
@@ -146,7 +119,7 @@ class PeerPacks:
             size_bytes,
             size_bytes,
             lambda body: checked_chunks(index, first, count, body),
-            lambda: begun(wire.Origin.PEERS),
+            started,
         )
         found = self._from_peers(index.pack_id, request)
         if found is not None:

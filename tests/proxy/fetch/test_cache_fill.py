@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,12 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.objects.interface import ObjectStore, Part
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
-from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.chunk_cache import Cache
-from lodefs.proxy.fetch.cache_fill import CacheFill
+from lodefs.proxy.fetch.cache_fill import CacheFill, Unit
+from lodefs.proxy.fetch.cache_write import CacheWrite
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.pack_source import OnTransferStarted, StorePacks
+from lodefs.proxy.fetch.pack_source import OnStarted, Received, StorePacks
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.thread_pools import Pools
 from lodefs.proxy.service.store_node import StoreNode
@@ -153,21 +154,11 @@ class GoodPeers:
         pack_index: PackIndexVersion,
         first: int,
         count: int,
-        begun: OnTransferStarted = lambda _origin: None,
-    ) -> list[Buffer]:
-        """As of PackSource."""
-        return self._source().read(pack_index, first, count, begun)
-
-    def read_to(
-        self,
-        pack_index: PackIndexVersion,
-        first: int,
-        count: int,
-        begun: OnTransferStarted,
-        landing: object,
-    ) -> list[Buffer]:
+        started: OnStarted = lambda: None,
+        write: CacheWrite | None = None,
+    ) -> Received:
         """As of PackSource: never elsewhere."""
-        return self.read(pack_index, first, count, begun)
+        return self._source().read(pack_index, first, count, started)
 
 
 @asynccontextmanager
@@ -193,15 +184,15 @@ def test_a_store_that_is_damaged_does_not_hide_peers(tmp_path: Path) -> None:
 
     async def run() -> None:
         async with owner(rig) as (filler, indexes, peers):
-            pack_index = await indexes.get(pack)
+            pack_index, unit = await indexes.get(pack), Unit(pack, number, 1)
             damage(rig, FILES[b"a"])
             with pytest.raises(Corrupt, match="wrong bytes twice"):
-                filler.read(pack_index, number, 1, from_origin=True)
-            assert list(map(bytes, filler.read(pack_index, number, 1))) == [FILES[b"a"]]
+                filler.read(pack_index, replace(unit, from_origin=True))
+            assert filler.read(pack_index, unit).memory == {number: FILES[b"a"]}
             peers.is_away, gets = True, rig.objects.gets
             for from_origin in (False, True):
                 with pytest.raises(Corrupt, match="found a moment ago"):
-                    filler.read(pack_index, number, 1, from_origin=from_origin)
+                    filler.read(pack_index, replace(unit, from_origin=from_origin))
             assert rig.objects.gets == gets
 
     asyncio.run(run())

@@ -8,13 +8,14 @@ from pathlib import Path
 from lodefs.chunkstore.format.names import ChunkId
 from lodefs.chunkstore.format.pack import PURGED, PackIndex
 from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.protocol.wire import Origin
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
-from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.fetch.cache_fill import CacheFill, Unit
+from lodefs.proxy.fetch.cache_write import CacheWrite
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.pack_source import OnTransferStarted, StorePacks
+from lodefs.proxy.fetch.pack_source import OnStarted, Received, StorePacks
 from lodefs.proxy.fetch.purged_chunks import PurgedChunks
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.thread_pools import Pools
@@ -29,18 +30,19 @@ class CutOffPeers(GoodPeers):
     def __init__(self, rig: Rig, origin: StorePacks, pack_index: PackIndexVersion) -> None:
         super().__init__(rig.objects, origin)
         self._loaded = pack_index
-        self._raws = origin.read(pack_index, 0, len(pack_index.index))
+        self._raws = origin.read(pack_index, 0, len(pack_index.index)).chunks or []
 
     def read(
         self,
         pack_index: PackIndexVersion,
         first: int,
         count: int,
-        begun: OnTransferStarted = lambda _origin: None,
-    ) -> list[Buffer]:
+        started: OnStarted = lambda: None,
+        write: CacheWrite | None = None,
+    ) -> Received:
         """As of PackSource."""
         assert pack_index.index.ids == self._loaded.index.ids
-        return self._raws[first : first + count]
+        return Received(Origin.PEERS, self._raws[first : first + count], [])
 
 
 def test_they_are_not_taken(tmp_path: Path) -> None:
@@ -58,17 +60,15 @@ def test_they_are_not_taken(tmp_path: Path) -> None:
         indexes = PackIndexes(peers, origin, cache.kv, pools, deadline_s=60.0)
         filler = CacheFill(cache, indexes, peers, origin, damaged, purged)
         count = len(pack_index.index)
-        before = filler.read(pack_index, 0, count)
-        number = list(map(bytes, before)).index(FILES[b"c"])
+        unit = Unit(pack, 0, count)
+        before = filler.read(pack_index, unit).memory
+        (number,) = [n for n, raw in before.items() if raw == FILES[b"c"]]
         drop(rig, b"c", codec=PURGED)
         purged.add([pack_index.index.chunk_id(number)])
         try:
-            assert filler.read(pack_index, 0, count) == [
-                *before[:number],
-                b"",
-                *before[number + 1 :],
-            ]
-            filler.fill(pack_index, Unit(pack, 0, count))
+            after = {n: raw for n, raw in before.items() if n != number}
+            assert filler.read(pack_index, unit).memory == after
+            filler.fill(pack_index, unit)
             places = cache.find(layout.chunk_keys(pack_index.index.ids, 0, count))
             assert [n for n, place in enumerate(places) if place is None] == [number]
             renewed = indexes.in_memory(pack)

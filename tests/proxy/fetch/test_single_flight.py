@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,11 +15,10 @@ import pytest
 from lodefs.chunkstore.errors import DeadlineExceeded
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.objects.interface import Part
-from lodefs.chunkstore.protocol.wire import Origin
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk, read_index
-from lodefs.proxy.cache.extents import PackExtents, Run
-from lodefs.proxy.fetch.cache_fill import CacheTarget, FetchResult, RawChunks, Unit
-from lodefs.proxy.fetch.pack_source import OnTransferStarted
+from lodefs.proxy.cache.extents import Run
+from lodefs.proxy.fetch.cache_fill import FetchResult, Progress, Unit
+from lodefs.proxy.fetch.cache_write import CacheTarget
 from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.thread_pools import LARGE_SIZE_BYTES_MIN, LARGE_THREADS, Pools
@@ -164,24 +163,17 @@ class Fills:
 
     def __init__(self) -> None:
         self.begun: list[Unit] = []
-        self.begin_to_come: list[OnTransferStarted] = []  # of each of them
+        self.progress: list[Progress] = []  # of each of them
         self.error: Exception | None = None  # that each ends with
         self.damaged: tuple[int, int] | None = None  # what is known to be bad in the store
         self._may_end = threading.Condition()
         self._ends = 0
 
-    def fill(
-        self,
-        _loaded: PackIndexVersion,
-        unit: Unit,
-        begun: OnTransferStarted,
-        _held: range,
-        _on_read: Callable[[RawChunks], None],
-    ) -> FetchResult:
+    def fill(self, _loaded: PackIndexVersion, unit: Unit, progress: Progress) -> FetchResult:
         with self._may_end:
             number = len(self.begun)
             self.begun.append(unit)
-            self.begin_to_come.append(begun)
+            self.progress.append(progress)
             assert self._may_end.wait_for(lambda: self._ends > number, timeout=60)
         if self.error is not None:
             raise self.error
@@ -219,7 +211,6 @@ async def fetching(
         fills,  # type: ignore[arg-type]
         pools,
         counts,
-        PackExtents(),
         deadline_s=60,
         ahead_size_bytes_max=100_000,
         running_size_bytes_max=25_000,
@@ -438,7 +429,7 @@ def test_a_peer_waits_for_no_flight_that_waits_for_peers(rig: Rig) -> None:
             assert fetcher.join(pack, 1, for_peer=True) is theirs
             assert fetcher.is_coming(pack, 1)
             assert not fetcher.is_coming(pack, 0)
-            fills.begin_to_come[0](Origin.PEERS)
+            fills.progress[0].started()
             assert fetcher.is_coming(pack, 0)
             assert fetcher.join(pack, 0, for_peer=True) is ours
             fills.end(2)
@@ -482,7 +473,7 @@ def test_a_reader_whose_flight_failed_joins_none_with_the_bad_chunk(rig: Rig) ->
             pack = pack_index.index.pack_id
             fills.error = WrongChunk("bad bytes", 2)
             first = fetcher.demand(pack_index, Unit(pack, 0, 6), 0)
-            reader = asyncio.create_task(fetcher.arrived(pack_index, first, 0))
+            reader = asyncio.create_task(fetcher.result(pack_index, first, 0))
             await until(lambda: len(fills.begun) == 1)
             fetcher.demand(pack_index, Unit(pack, 0, 8), 0)  # that has the chunk, too
             await until(lambda: len(fills.begun) == 2)
@@ -493,6 +484,6 @@ def test_a_reader_whose_flight_failed_joins_none_with_the_bad_chunk(rig: Rig) ->
             later = fetcher.demand(pack_index, Unit(pack, 0, 6), 4)
             assert (later.first, later.end) == (3, 6)
             fills.end(3)
-            assert (await reader).unit.end == 2
+            assert await reader == FetchResult()
 
     asyncio.run(run())

@@ -18,7 +18,8 @@ from lodefs.chunkstore.format.tree import Kind, Segment, TreeEntry
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.tables import CacheSettings
-from lodefs.proxy.fetch.cache_fill import CacheTarget, Unit, cut_units
+from lodefs.proxy.fetch.cache_fill import Unit, cut_units
+from lodefs.proxy.fetch.cache_write import CacheTarget
 from lodefs.proxy.read.file_reader import SEGMENTS_MAX
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.service.store_node import NodeSettings
@@ -252,7 +253,7 @@ def test_hits_do_not_hide_who_reads_on(tmp_path: Path) -> None:
             known = node.files.known(file.content_id) or pytest.fail("it went")
 
             def end_from(first: int) -> int:
-                found = node.files._extent(known, first, len(content))
+                found = node.files._ranges.known(known, first, len(content))
                 return first + (found[2] if found else 0)
 
             await until(lambda: end_from(300_000) >= 400_000)
