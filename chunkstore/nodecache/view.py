@@ -13,7 +13,8 @@ import os
 import re
 import stat
 import time
-from bisect import bisect_right
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import accumulate, islice
@@ -23,7 +24,7 @@ from typing import NamedTuple
 
 from lodefs.chunkstore.errors import Denied, NotFound, Unavailable, UnknownFormat
 from lodefs.chunkstore.format.inodes import child_ino
-from lodefs.chunkstore.format.names import ID_BYTES
+from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.tree import Segment
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache import name_rows
@@ -38,6 +39,8 @@ from lodefs.chunkstore.system.safe_open import PLACE, closing, open_in_mount, op
 BLOCK_CACHE_SIZE_BYTES = 8 * 1024 * 1024
 FILES_MAX = 192  # limit for a worker's descriptors
 FLATS_MAX = 64  # whole files found without the index; they may be open beyond FILES_MAX
+SEGMENTS_MAX = 8  # large files whose segments are in memory
+CHUNKS_MAX = 32  # packs whose chunks are in memory; mostly 40 KB each
 TOLD_STEP_BYTES = 4 * 1024 * 1024
 TOLD_MAX = 64  # extents that the proxy has reported
 CATCH_UP_PAUSE_S = 0.01
@@ -87,6 +90,8 @@ class OpenFile(Descriptor):
 
 # Consecutive bytes of a file of the cache: file, offset and size in bytes.
 Extent = tuple[OpenFile, int, int]
+_Segments = tuple[list[int], tuple[Segment, ...]]  # where they begin in their file, and they
+_Chunks = tuple[bytes, "array[int]"]  # of a pack: their joined ids, and their raw offsets
 
 
 class CachedPart(NamedTuple):
@@ -127,6 +132,8 @@ class CacheView:
         self._clock = clock
         self._files: Lru[int, OpenFile] = Lru(FILES_MAX)
         self._flats: Lru[int, OpenFile] = Lru(FLATS_MAX)  # by inode number
+        self._segments: Lru[int, _Segments] = Lru(SEGMENTS_MAX)
+        self._chunks: Lru[PackId, _Chunks] = Lru(CHUNKS_MAX)
         self._told: Lru[tuple[int, int], tuple[OpenFile, int, int, int]] = Lru(TOLD_MAX)
         self._next_catch_up_s = clock() + CATCH_UP_PAUSE_S
         self._place = Descriptor(os.open(directory, PLACE | os.O_CLOEXEC))
@@ -279,19 +286,23 @@ class CacheView:
         """Returns the flat file that is the whole file, if it is complete and trusted."""
         if node.size_bytes < layout.FLAT_SIZE_BYTES_MIN:
             return None
+        file = self._flat_of(node)
+        return file if file is not None and file.is_complete else None
+
+    def _flat_of(self, node: Entry) -> OpenFile | None:
+        """Returns the flat file of a large file, complete or not."""
         found = self._flats.get(node.ino)
         if found is None:
-            file = self._flat(node)
-            if file is not None and file.is_complete:
-                self._flats.put(node.ino, file)
-                found = file
+            found = self._flat(node)
+            if found is not None and found.is_complete:
+                self._flats.put(node.ino, found)
         return found
 
     def find(self, node: Entry, first: int, size_bytes: int) -> list[Extent] | None:
         """Returns the extents of a whole range of a file that begins at ``first``, in order."""
         total = node.size_bytes
         if total >= layout.FLAT_SIZE_BYTES_MIN:
-            file = self.complete_flat(node) or self._flat(node)
+            file = self._flat_of(node)
             if file is not None and (file.is_complete or self._covers(file, first, size_bytes)):
                 return [(file, first, size_bytes)]
             self.scattered.add(node.ino)
@@ -362,11 +373,10 @@ class CacheView:
 
     def _by_chunks(self, node: Entry, first: int, size_bytes: int) -> list[Extent] | None:
         """Finds a range by the chunks of a file, wherever these lie."""
-        row = self.row(node.ino)
-        if row is None or len(row.segments) > SEGMENTS_SIZE_BYTES_MAX:
+        placed = self._segments.get(node.ino) or self._read_segments(node.ino)
+        if placed is None:
             return None
-        segments = name_rows.segments_of(row)
-        starts = list(accumulate((segment.size_bytes for segment in segments), initial=0))
+        starts, segments = placed
         end = first + size_bytes
         found: list[Extent] = []
         for n in range(bisect_right(starts, first) - 1, len(segments)):
@@ -379,34 +389,54 @@ class CacheView:
             found += part
         return _joined(found)
 
+    def _read_segments(self, ino: int) -> _Segments | None:
+        """Returns the segments of a file, and where they begin in it."""
+        row = self.row(ino)
+        if row is None or len(row.segments) > SEGMENTS_SIZE_BYTES_MAX:
+            return None
+        segments = name_rows.segments_of(row)
+        starts = list(accumulate((segment.size_bytes for segment in segments), initial=0))
+        self._segments.put(ino, (starts, segments))
+        return starts, segments
+
     def _of_segment(self, segment: Segment, first: int, end: int) -> list[Extent] | None:
         """Finds the bytes [first, end) of a segment, as far as it goes."""
-        from lodefs.chunkstore.format.pack import (
-            columns_of,  # imported late: it loads chunking and compression
-        )
-
-        value = self._kv.get(layout.pack_key(segment.pack))
-        if value is None:
+        chunks = self._chunks.get(segment.pack) or self._read_chunks(segment.pack)
+        if chunks is None:
             return None
-        ids, sizes = columns_of(segment.pack, layout.decode_pack_row(value)[1])
-        cuts = list(accumulate(sizes[segment.first : segment.first + segment.count], initial=0))
-        if cuts[-1] != segment.size_bytes:
+        ids, offsets = chunks
+        last = segment.first + segment.count
+        if last >= len(offsets) or offsets[last] - offsets[segment.first] != segment.size_bytes:
             return None
-        begin = bisect_right(cuts, first) - 1
-        count = bisect_right(cuts, min(end, cuts[-1]) - 1) - begin
-        at = (segment.first + begin) * ID_BYTES
-        keys = layout.chunk_keys(bytes(ids[at : at + count * ID_BYTES]), 0, count)
+        shift = offsets[segment.first]
+        first, end = first + shift, min(end, segment.size_bytes) + shift
+        begin = bisect_right(offsets, first) - 1
+        keys = layout.chunk_keys(ids, begin, bisect_left(offsets, end) - begin)
         found: list[Extent] = []
         for n, place in enumerate(self._kv.get_many(keys), begin):
             if place is None:
                 return None
             number, offset, chunk_bytes = layout.decode_chunk_row(place)
             file = self._files.get(number) or self._open(number)
-            if file is None or chunk_bytes != cuts[n + 1] - cuts[n]:
+            if file is None or chunk_bytes != offsets[n + 1] - offsets[n]:
                 return None
-            skip = max(first - cuts[n], 0)
-            found.append((file, offset + skip, min(end, cuts[n + 1]) - cuts[n] - skip))
+            skip = max(first - offsets[n], 0)
+            found.append((file, offset + skip, min(end, offsets[n + 1]) - offsets[n] - skip))
         return found
+
+    def _read_chunks(self, pack: PackId) -> _Chunks | None:
+        """Returns the ids and offsets of a pack's chunks, which its id names: they never change."""
+        from lodefs.chunkstore.format.pack import (
+            columns_of,  # imported late: it loads chunking and compression
+        )
+
+        value = self._kv.get(layout.pack_key(pack))
+        if value is None:
+            return None
+        ids, sizes = columns_of(pack, layout.decode_pack_row(value)[1])
+        chunks = bytes(ids), array("Q", accumulate(sizes, initial=0))
+        self._chunks.put(pack, chunks)
+        return chunks
 
 
 def open_view(
