@@ -327,6 +327,15 @@ def size_of(piece: Piece) -> int:
     return piece[2] if isinstance(piece, tuple) else len(piece)
 
 
+def load() -> None:
+    """Loads what the first view would load otherwise, while readers wait for the interpreter's
+    lock."""
+    import pickle  # noqa: F401 - rocksdict loads it when it opens an index
+
+    from lodefs.chunkstore.format import pack  # noqa: F401
+    from lodefs.chunkstore.nodecache import kv_rocks, view  # noqa: F401
+
+
 def _open_view(place: CachePlace, snapshot: Snapshot) -> CacheView:
     """Opens a view. The import is here so that only programs that can read a cache load it."""
     from lodefs.chunkstore.nodecache.view import open_view

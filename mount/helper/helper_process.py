@@ -26,6 +26,7 @@ import msgspec
 
 from lodefs.chunkstore.errors import DeadlineExceeded
 from lodefs.chunkstore.format.decoding import msgpack_decoder
+from lodefs.chunkstore.nodecache import cached_snapshot
 from lodefs.chunkstore.protocol import rpc
 from lodefs.chunkstore.protocol.wire import Failure
 from lodefs.chunkstore.system import processes
@@ -295,7 +296,7 @@ def _load() -> None:
     import ctypes  # noqa: F401
 
     with contextlib.suppress(ImportError):
-        import lodefs.chunkstore.nodecache.view  # noqa: F401
+        cached_snapshot.load()
 
 
 def main() -> None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -96,7 +98,8 @@ def resolve(options: MountOptions, timeout_s: float | None = None) -> Job:
 
 
 def prepare(options: MountOptions) -> Job:
-    """Checks the mount point, and resolves what to mount there.
+    """Checks the mount point, and resolves what to mount there. Meanwhile it loads what workers
+    read the node's cache with: each would do that by itself, in the moment of the first reads.
 
     Raises what ``check_mountpoint`` and ``resolve`` raise.
     """
@@ -105,9 +108,33 @@ def prepare(options: MountOptions) -> Job:
     passed_fd = passed_device.passed(options.mountpoint)
     if passed_fd is not None:
         passed_device.take(passed_fd)
+    else:
+        place = check_mountpoint(options.mountpoint)
+        options = msgspec.structs.replace(options, mountpoint=place)
+    with _beside(_load_cache_reader):
         return resolve(options)
-    place = check_mountpoint(options.mountpoint)
-    return resolve(msgspec.structs.replace(options, mountpoint=place))
+
+
+@contextmanager
+def _beside(work: Callable[[], None]) -> Iterator[None]:
+    """Does some work in a thread during a block, or not at all if no thread can be started."""
+    thread = Thread(target=work)
+    try:
+        thread.start()
+    except RuntimeError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        thread.join()  # the process will fork
+
+
+def _load_cache_reader() -> None:
+    from lodefs.chunkstore.nodecache import cached_snapshot
+
+    with suppress(ImportError):  # workers then ask the proxy for everything
+        cached_snapshot.load()
 
 
 def request_handover(mountpoint: str) -> Taken:

@@ -50,6 +50,12 @@ def test_table_and_unmount(mounts: Mounts) -> None:
         mounter.unmount("/")
 
 
+def test_what_reads_the_cache_is_loaded_before_the_first_read(mounts: Mounts) -> None:
+    """Workers inherit it, and do not load it while the first reads wait for them."""
+    mounted = mounts.mount()
+    assert "rocksdict" in Path(f"/proc/{mounted.pid}/maps").read_text()
+
+
 def test_a_dataset_leads_root_nowhere(mounts: Mounts) -> None:
     """Who pushed it, or who serves a file system of their own, says that its directories are
     root's, and made the symlinks in them."""
