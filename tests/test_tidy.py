@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from lodefs.proxy.cache.cache_file import CacheFile
 from tests.support.tidy import root_operations
 from tests.support.tidy.sources import (
     PACKAGES,
@@ -133,6 +134,35 @@ def test_structures_are_decoded_in_one_place() -> None:
         and ast.unparse(node.func).startswith("msgspec.")
         and node.func.attr in ("decode", "Decoder", "convert")
     ]
+    assert not found
+
+
+ROWS_OF_CACHE = re.compile(
+    r"layout\.(?:(?:file|flat|run|checked|held|pin)_key|encode_(?:checked|(?:chunk|file|run|pin)_row))"
+)
+
+
+def test_the_cache_has_one_writer() -> None:
+    """Outside of proxy/cache nobody sets a field of a cache's file, uses the cache's tables or its
+    lock, writes to its index, or makes rows of its own tables: Cache has methods for all that."""
+    inside = {"files", "flats", "lock", "evicted", "retired", "reserved_bytes", "add_rows"}
+    found = []
+    for path in sources("proxy"):
+        if relative(path).startswith("proxy/cache/"):
+            continue
+        users = any(name.startswith("lodefs.proxy.cache") for name in imports(path))
+        for node in nodes(path):
+            if not isinstance(node, ast.Attribute):
+                continue
+            owner = ast.unparse(node.value)
+            is_set = isinstance(node.ctx, ast.Store) and owner not in ("self", "job")
+            if (
+                (users and is_set and node.attr in CacheFile.__slots__)
+                or (owner.endswith("cache") and node.attr in inside)
+                or owner.endswith("cache.kv")
+                or ROWS_OF_CACHE.fullmatch(f"{owner}.{node.attr}")
+            ):
+                found.append(f"{relative(path)}:{node.lineno} {ast.unparse(node)}")
     assert not found
 
 

@@ -40,6 +40,7 @@ class CacheFile:
         "number",
         "on_open",
         "owner",
+        "pinned_until_s",
         "present_bytes",
         "read_bytes",
         "reserved_bytes",
@@ -66,6 +67,7 @@ class CacheFile:
         self.asked_bytes = self.read_bytes = row.present_bytes
         self.last_use_s = self.saved_use_s = row.last_use_s
         self.owner = ""  # its last known writer or user
+        self.pinned_until_s = 0  # Unix time
         self.checked_s = 0  # Unix time when its bytes were last known to be right; 0: unknown
         self.is_stale = False  # checked_s is too long ago: check bytes before use
         self.staled = 0  # how often it became stale, which voids older knowledge
@@ -105,6 +107,15 @@ class CacheFile:
     @property
     def is_alive(self) -> bool:
         return self.state is not FileState.EVICTED
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it is a dataset file, complete."""
+        return self.kind is FileKind.FLAT and self.state is FileState.COMPLETE
+
+    def is_evictable(self, now_s: float) -> bool:
+        """Whether it is neither pinned nor in use."""
+        return not self.users and self.pinned_until_s <= now_s
 
     def is_trusted(self, boot: bytes) -> bool:
         """Whether its indexed bytes can be used without a check."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from shutil import disk_usage
 from typing import NamedTuple, Self
 
@@ -23,9 +23,10 @@ from lodefs.chunkstore.nodecache.layout import FileKind, FileRow, FileState
 from lodefs.chunkstore.system.os_errors import FULL
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.cache_file import CacheFile
-from lodefs.proxy.cache.eviction import Eviction, PrefetchAccuracy
-from lodefs.proxy.cache.eviction_policy import Use
+from lodefs.proxy.cache.eviction import Eviction
+from lodefs.proxy.cache.eviction_policy import EvictionPolicy, FairLru, Use
 from lodefs.proxy.cache.pins import Pins
+from lodefs.proxy.cache.prefetch_accuracy import PrefetchAccuracy
 from lodefs.proxy.cache.tables import (
     NEXT_NUMBER,
     CacheSettings,
@@ -108,6 +109,7 @@ class Cache(CacheTables):
         step: Callable[[str], None] = no_step,
         boot: bytes | None = None,
         call_soon: CallSoon = never,
+        policy: EvictionPolicy | None = None,
     ) -> None:
         super().__init__(settings, counts, now_s=now_s, step=step, boot=boot, call_soon=call_soon)
         self._stored = threading.Condition(self.lock)
@@ -117,7 +119,12 @@ class Cache(CacheTables):
             self.close()
             raise
         self.prefetch_accuracy = PrefetchAccuracy(settings.size_bytes_max)
-        self._eviction = Eviction(self, self.pins, self.prefetch_accuracy)
+        self._policy = policy or FairLru()
+        self._eviction = Eviction(self, self._policy, self.prefetch_accuracy)
+
+    def set_limit(self, size_bytes_max: int) -> None:
+        """Sets the limit of the cache's size."""
+        self.settings = replace(self.settings, size_bytes_max=size_bytes_max)
 
     def end_stores(self) -> None:
         """Refuses new chunks, and returns when those being written are stored. A fetch without
@@ -140,15 +147,6 @@ class Cache(CacheTables):
             file = files.get(number)
             found.append(None if file is None else ChunkLocation(file, offset, size_bytes))
         return found
-
-    def file(self, number: int) -> CacheFile | None:
-        """Returns a file that is not evicted, by its number."""
-        return self.files.get(number)
-
-    def all_files(self) -> list[CacheFile]:
-        """Returns the files that are not evicted."""
-        with self.lock:
-            return list(self.files.values())
 
     def complete_flat(self, content: bytes) -> CacheFile | None:
         """Returns the flat file that is the whole dataset file, if there is a trusted one."""
@@ -192,13 +190,15 @@ class Cache(CacheTables):
         """Notes a use of a file, by which it stays longer, and the bytes that were asked for or
         read. Mounts do not say which bytes they read, and the kernel may read all of a whole
         dataset file and tell nobody."""
-        if use is Use.ASKED:
-            file.asked_bytes += size_bytes
-        is_whole = file.kind is FileKind.FLAT and file.state is FileState.COMPLETE
-        file.read_bytes += file.present_bytes if use is Use.REPORTED and is_whole else size_bytes
-        file.last_use_s = int(self.now_s())
-        if use is Use.WRITTEN or use is Use.REPORTED:
-            file.owner = current_owner.get() or file.owner
+        if use is not Use.READ:  # which each hit is
+            if use is Use.ASKED:
+                file.asked_bytes += size_bytes
+            elif use is Use.WRITTEN or use is Use.REPORTED:
+                file.owner = current_owner.get() or file.owner
+            if use is Use.REPORTED and file.is_whole:
+                size_bytes = file.present_bytes
+        file.read_bytes += size_bytes
+        self._policy.touch(file, use, int(self.now_s()))
 
     def free(self, size_bytes: int) -> None:
         """Evicts files of at least ``size_bytes`` together, or all that are neither pinned nor in
@@ -213,6 +213,10 @@ class Cache(CacheTables):
         """Removes a file whose bytes are wrong, missing or unwanted, even if it is pinned or in
         use."""
         self._eviction.drop(file, why, is_damaged=is_damaged)
+
+    def drop_chunks(self, chunks: Collection[bytes], why: str) -> None:
+        """Drops each file that has one of the chunks, though its bytes are right."""
+        self._eviction.drop_chunks(chunks, why)
 
     def finish_evictions(self) -> None:
         """Completes the removal of files after a kill or a full disk interrupted it."""

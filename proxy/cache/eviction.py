@@ -1,4 +1,4 @@
-"""Eviction: removes whole slabs and flat files, the least recently used ones first.
+"""Eviction: removes whole slabs and flat files. eviction_policy.py says which go first.
 
 First the file's row is marked, then its chunks' rows are removed, then the file, then the rest of
 its rows. So a reader with an old view of the index finds the file's bytes or no file, never other
@@ -7,133 +7,34 @@ bytes. Open descriptors stay usable.
 
 from __future__ import annotations
 
-import heapq
 import logging
 import threading
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection
 from contextlib import suppress
-from types import MappingProxyType
-from typing import NamedTuple
 
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.kv import Row
 from lodefs.chunkstore.nodecache.layout import FileKind, FileState
 from lodefs.proxy.cache.cache_file import CacheFile
-from lodefs.proxy.cache.pins import Pins
+from lodefs.proxy.cache.eviction_policy import EvictionPolicy
+from lodefs.proxy.cache.prefetch_accuracy import PrefetchAccuracy
 from lodefs.proxy.cache.tables import CacheTables
 from lodefs.proxy.runtime.counters import Counter
 
 log = logging.getLogger("lodefs.cache")
 
 ROWS_MAX = 4096  # in one write
-USEFUL_SHARE_MIN = 0.5  # below it, fetching more than what was asked for costs more than it saves
-EVIDENCE_PARTS = 16  # evicting this fraction of the cache halves older evidence
-# Weight of evicted bytes that were asked for: two caches of them halve it, too
-ASKED_WEIGHT = 1 / 32
-EVIDENCE_SIZE_BYTES_MIN = 1024 * 1024  # fewer bytes say nothing
-PROTECTED_S = 3600.0  # for this long after the last use, an owner's share protects files
-
-
-class Candidate(NamedTuple):
-    """A cache file that may be evicted."""
-
-    last_use_s: float
-    number: int
-    size_bytes: int
-    owner: str = ""
-
-
-def victims(
-    candidates: Iterable[Candidate],
-    bytes_to_free: int,
-    held: Mapping[str, int] = MappingProxyType({}),
-) -> list[int]:
-    """Returns the numbers of files that free ``bytes_to_free`` together, in order; all files if
-    they do not suffice. Pinned files are no candidates.
-
-    The least recently used files go first, and among these the files of owners that have more than
-    an equal share of what owners hold. ``held`` are bytes of owners whose files were used recently;
-    files of other owners are not protected.
-    """
-    heaps: dict[str, list[Candidate]] = {}
-    for one in candidates:
-        heaps.setdefault(one.owner if one.owner in held else "", []).append(one)
-    for heap in heaps.values():
-        heapq.heapify(heap)
-    left_bytes, chosen = dict(held), list[int]()
-    share_bytes = sum(held.values()) / max(len(held), 1)
-    while heaps and bytes_to_free > 0:
-        owner = _next_owner(heaps, left_bytes, share_bytes)
-        candidate = heapq.heappop(heaps[owner])
-        if not heaps[owner]:
-            del heaps[owner]
-        if owner in left_bytes:
-            left_bytes[owner] -= candidate.size_bytes
-        chosen.append(candidate.number)
-        bytes_to_free -= candidate.size_bytes
-    return chosen
-
-
-def _next_owner(
-    heaps: Mapping[str, Sequence[Candidate]], left_bytes: Mapping[str, int], share_bytes: float
-) -> str:
-    """Returns the owner to evict from: files without a recent user first, then the owner that is
-    most above its share, then the owner of the oldest file."""
-    above = {owner: left_bytes.get(owner, 0) - share_bytes for owner in heaps}
-    heaviest = max(above, key=lambda owner: above[owner])
-    oldest = min(heaps, key=lambda owner: heaps[owner][0])
-    is_protected = oldest in left_bytes and above[heaviest] > 0
-    return heaviest if is_protected else oldest
-
-
-class PrefetchAccuracy:
-    """Measures prefetching: the share of bytes that readers found in the cache although nobody had
-    asked for them when they were fetched, among all such bytes that were evicted recently (the
-    "accuracy" by which feedback directed prefetching is throttled: Srinath et al., HPCA 2007).
-
-    Bytes that were fetched on demand are no evidence either way, but their eviction makes older
-    evidence fade. It does so slowly, since random readers would otherwise fetch a cache in vain
-    before this is learned again. One thread at a time may update it; any may read it.
-    """
-
-    def __init__(self, cache_size_bytes: int) -> None:
-        self._half_life_bytes = max(cache_size_bytes // EVIDENCE_PARTS, EVIDENCE_SIZE_BYTES_MIN)
-        self._least_bytes = max(self._half_life_bytes // EVIDENCE_PARTS, EVIDENCE_SIZE_BYTES_MIN)
-        self._unasked_bytes = 0.0
-        self._useful_bytes = 0.0
-
-    def evicted(self, size_bytes: int, asked_bytes: int, read_bytes: int) -> None:
-        """Adds an evicted file. ``asked_bytes`` of it were fetched on demand; ``read_bytes``, which
-        include these, were read."""
-        unasked = max(size_bytes - asked_bytes, 0)
-        read_again = max(read_bytes - asked_bytes, 0)  # demanded bytes may be read again, too
-        useful = unasked * min(read_again / max(size_bytes, 1), 1.0)
-        aged_bytes = unasked + ASKED_WEIGHT * (size_bytes - unasked)
-        keep = 0.5 ** (aged_bytes / self._half_life_bytes)
-        self._unasked_bytes = self._unasked_bytes * keep + unasked
-        self._useful_bytes = self._useful_bytes * keep + useful
-
-    @property
-    def share(self) -> float:
-        """The share; 1.0 as long as nothing is known."""
-        if self._unasked_bytes < self._least_bytes:
-            return 1.0
-        return self._useful_bytes / self._unasked_bytes
-
-    @property
-    def is_low(self) -> bool:
-        """Whether most prefetched bytes are evicted unread."""
-        return self.share < USEFUL_SHARE_MIN
 
 
 class Eviction:
     """Evicts from one cache. Blocking; one eviction at a time."""
 
-    def __init__(self, cache: CacheTables, pins: Pins, accuracy: PrefetchAccuracy) -> None:
+    def __init__(
+        self, cache: CacheTables, policy: EvictionPolicy, accuracy: PrefetchAccuracy
+    ) -> None:
         self._cache = cache
-        self._pins = pins
+        self._policy = policy
         self._accuracy = accuracy
         self._lock = threading.Lock()
 
@@ -141,11 +42,10 @@ class Eviction:
         """Evicts files of at least ``size_bytes`` together, or all that are neither pinned nor in
         use."""
         with self._lock:
-            for number in victims(self._candidates(), size_bytes, self._held()):
-                file = self._cache.files.get(number)
-                if file is not None and self.evict(file):
-                    asked_bytes, read_bytes = file.asked_bytes, file.read_bytes
-                    self._accuracy.evicted(file.present_bytes, asked_bytes, read_bytes)
+            files = self._cache.all_files()
+            for file in self._policy.victims(files, size_bytes, self._cache.now_s()):
+                if self.evict(file):
+                    self._accuracy.evicted(file.present_bytes, file.asked_bytes, file.read_bytes)
 
     def evict(self, file: CacheFile) -> bool:
         """Removes a file. Returns False if it is pinned, in use or gone already."""
@@ -160,6 +60,18 @@ class Eviction:
                 self._cache.counts.add(Counter.CACHE_CORRUPT)
             self._remove(file)
 
+    def drop_chunks(self, chunks: Collection[bytes], why: str) -> None:
+        """Drops each file that has one of the chunks, since files never change. It goes through the
+        rows of all files, since a chunk's own row names only one of its places."""
+        found = {
+            layout.number_of_key(key)
+            for key, value in self._cache.kv.scan(layout.RUNS)
+            if any(chunk in chunks for chunk, _ in layout.decode_run_row(value).chunks)
+        }
+        for number in sorted(found):
+            if (file := self._cache.file(number)) is not None:
+                self.drop(file, why, is_damaged=False)
+
     def finish(self) -> None:
         """Completes the removal of files after a kill or a full disk interrupted it."""
         with self._cache.lock:
@@ -167,39 +79,13 @@ class Eviction:
         for file in files:
             self._remove_rows_and_file(file)
 
-    def _candidates(self) -> list[Candidate]:
-        with self._cache.lock:
-            files = list(self._cache.files.values())
-        is_pinned = self._pins.is_pinned
-        since_s = self._cache.now_s() - PROTECTED_S
-        return [
-            Candidate(
-                file.last_use_s,
-                file.number,
-                file.present_bytes,
-                file.owner if file.last_use_s >= since_s else "",
-            )
-            for file in files
-            if not (file.users or is_pinned(file.number))
-        ]
-
-    def _held(self) -> dict[str, int]:
-        """Returns the bytes of each owner that has used files recently, including pinned ones."""
-        held: defaultdict[str, int] = defaultdict(int)
-        since_s = self._cache.now_s() - PROTECTED_S
-        with self._cache.lock:
-            for file in self._cache.files.values():
-                if file.owner and file.last_use_s >= since_s:
-                    held[file.owner] += file.present_bytes
-        return dict(held)
-
     def _mark(self, file: CacheFile, *, is_forced: bool) -> bool:
         """Removes the file from the tables, so that no reader finds it any more."""
         cache = self._cache
         with cache.lock, file.lock:
             if not file.is_alive:
                 return False
-            if not is_forced and (file.users or self._pins.is_pinned(file.number)):
+            if not (is_forced or file.is_evictable(cache.now_s())):
                 return False
             file.state = FileState.EVICTED
             cache.files.pop(file.number, None)

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Collection
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -54,13 +56,13 @@ class PinScope(NamedTuple):
 
 
 class Pins:
-    """The pins of one cache. Blocking, for any thread. Writes raise: NoSpace, Unavailable."""
+    """The pins of one cache, and until when they hold its files. Blocking, for any thread. Writes
+    raise: NoSpace, Unavailable."""
 
     def __init__(self, cache: CacheTables) -> None:
         self._cache = cache
         self._lock = threading.Lock()  # guards the fields below; taken before the cache's
         self._pins: dict[bytes, Pin] = {}
-        self._until_s: dict[int, int] = {}  # by file number: until when it is held
         self._was_full = False
         self._load()
 
@@ -80,10 +82,6 @@ class Pins:
         self._update_deadlines()
 
     # --- queries
-
-    def is_pinned(self, number: int) -> bool:
-        until_s = self._until_s.get(number)
-        return until_s is not None and until_s > self._cache.now_s()
 
     def listed(self) -> dict[bytes, Pin]:
         """Returns the pins that still hold, by id."""
@@ -143,19 +141,19 @@ class Pins:
                 if not all(file.is_alive for file in files):
                     return False
                 pin.numbers |= new
-                for number in new:
-                    self._until_s[number] = max(self._until_s.get(number, 0), pin.row.until_s)
+                for file in files:
+                    file.pinned_until_s = max(file.pinned_until_s, pin.row.until_s)
         return True
 
     def remove(self, pin_ids: Collection[bytes]) -> None:
         """Removes pins of all owners. Their files may then be evicted."""
-        with self._lock:
+        with self._changing():
             for pin_id in pin_ids:
                 self._remove(pin_id)
 
     def release(self, pin_ids: Collection[bytes], owner: str) -> None:
         """Removes an owner from pins. A pin without owners ends."""
-        with self._lock:
+        with self._changing():
             for pin_id in pin_ids:
                 pin = self._pins.get(pin_id)
                 owners = owners_of(pin.row) if pin is not None else {}
@@ -167,7 +165,6 @@ class Pins:
                 row = _owned(pin.row, owners)
                 self._cache.kv.write([(layout.pin_key(pin_id), layout.encode_pin_row(row))])
                 pin.row = row
-                self._update_deadlines()
 
     def expire(self) -> None:
         """Removes pins whose time is over, and rows that a killed process left."""
@@ -184,11 +181,18 @@ class Pins:
                 if pin_id not in self._pins:
                     self._remove_rows(pin_id)
 
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Holds the lock, and brings the files up to date, even if a write fails half way."""
+        with self._lock:
+            try:
+                yield
+            finally:
+                self._update_deadlines()
+
     def _remove(self, pin_id: bytes) -> None:
         self._cache.kv.write([(layout.pin_key(pin_id), None)])
-        pin = self._pins.pop(pin_id, None)
-        if pin is not None:
-            self._update_deadlines()
+        if self._pins.pop(pin_id, None) is not None:
             self._was_full = False
         self._remove_rows(pin_id)
 
@@ -203,12 +207,13 @@ class Pins:
             self._cache.kv.write(rows)
 
     def _update_deadlines(self) -> None:
-        """Recomputes until when files are held. Readers see the old times or the new ones."""
-        until_s: dict[int, int] = {}
+        """Sets until when files are held."""
+        until_s: defaultdict[int, int] = defaultdict(int)
         for pin in self._pins.values():
             for number in pin.numbers:
-                until_s[number] = max(until_s.get(number, 0), pin.row.until_s)
-        self._until_s = until_s
+                until_s[number] = max(until_s[number], pin.row.until_s)
+        for file in self._cache.all_files():
+            file.pinned_until_s = until_s[file.number]
 
     def note_full(self) -> None:
         """Counts chunks that are served without being cached because pins fill the cache, and logs

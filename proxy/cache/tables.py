@@ -128,6 +128,15 @@ class CacheTables:
                 self._slab = file
         self._next_number = next_number
 
+    def file(self, number: int) -> CacheFile | None:
+        """Returns a file that is not evicted, by its number."""
+        return self.files.get(number)
+
+    def all_files(self) -> list[CacheFile]:
+        """Returns the files that are not evicted."""
+        with self.lock:
+            return list(self.files.values())
+
     def close(self) -> None:
         """Releases the directory. No other call may run any more. durability.py syncs before."""
         for file in [*self.files.values(), *self.retired, *self.evicted]:

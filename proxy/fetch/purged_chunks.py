@@ -13,6 +13,7 @@ from lodefs.chunkstore.format.names import ChunkId
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.journal.purges import CHUNKS_MAX, Purge
 from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.nodecache.kv import KeyValues
 from lodefs.proxy.cache.chunk_cache import Cache
 
 PURGES_KEPT = 32  # the newest documents
@@ -54,12 +55,17 @@ class Purging:
     of the purge may have brought the chunks back after the first time."""
 
     def __init__(
-        self, cache: Cache, after: Callable[[int], Iterable[Purge]], refused: PurgedChunks
+        self,
+        cache: Cache,
+        kv: KeyValues,
+        after: Callable[[int], Iterable[Purge]],
+        refused: PurgedChunks,
     ) -> None:
         self._cache = cache
+        self._kv = kv
         self._after = after
         self._refused = refused
-        self._seen = int.from_bytes(cache.kv.get(_SEEN) or b"", "little") - 1
+        self._seen = int.from_bytes(kv.get(_SEEN) or b"", "little") - 1
         self._known = max(self._seen - PURGES_KEPT, -1)  # the newest purge in memory
         self._recent: list[tuple[Purge, int]] = []  # with the number of looks left
 
@@ -73,24 +79,9 @@ class Purging:
                 self._recent.append((purge, LOOKS))
         chunks = {chunk for purge, _ in self._recent for chunk in purge.chunks}
         if chunks:
-            self._drop(chunks)
+            self._cache.drop_chunks(chunks, "it has purged bytes")
         followed = [purge.number for purge, left in self._recent if left == 1]
         if followed:
-            self._cache.kv.write([(_SEEN, (followed[-1] + 1).to_bytes(8, "little"))])
+            self._kv.write([(_SEEN, (followed[-1] + 1).to_bytes(8, "little"))])
             self._seen = followed[-1]
         self._recent = [(purge, left - 1) for purge, left in self._recent if left > 1]
-
-    def _drop(self, chunks: set[ChunkId]) -> None:
-        """Drops each cache file that has one of the chunks, since files never change. It goes
-        through the rows of all files, since a chunk's own row names only one of its places."""
-        hit: set[int] = set()
-        for key, value in self._cache.kv.scan(layout.RUNS):
-            number = int.from_bytes(key[1:5], "big")
-            if number not in hit and any(
-                chunk in chunks for chunk, _ in layout.decode_run_row(value).chunks
-            ):
-                hit.add(number)
-        for number in sorted(hit):
-            file = self._cache.file(number)
-            if file is not None:
-                self._cache.drop(file, "it has purged bytes", is_damaged=False)

@@ -12,7 +12,7 @@ from lodefs.chunkstore.format.tree import Segment
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.proxy.cache.chunk_cache import Flat
-from lodefs.proxy.cache.eviction import PrefetchAccuracy
+from lodefs.proxy.cache.prefetch_accuracy import PrefetchAccuracy
 from lodefs.proxy.fetch.cache_fill import Unit, cut_units, part_of
 from lodefs.proxy.fetch.dataset_file import ChunkPosition, DatasetFile, position_of, unit_around
 from lodefs.proxy.fetch.file_ranges import FileRanges

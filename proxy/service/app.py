@@ -161,8 +161,7 @@ def _open_node(
         config.cache_dir.chmod(0o700)
     try:
         store = known_store(*opened, cache.kv)
-        limit_bytes = cache_size_bytes(config, cache.used_bytes)
-        cache.settings = replace(settings, size_bytes_max=limit_bytes)
+        cache.set_limit(cache_size_bytes(config, cache.used_bytes))
         node_settings = NodeSettings(
             cache.settings,
             fetch_threads=config.fetch_concurrency,

@@ -145,7 +145,7 @@ class StoreNode:
         load = DiskLoad(self._cache.settings.path, self._work)
         scrub = Scrub(self._cache, settings.scrub, load)
         every_s = settings.keep_every_s
-        purging = Purging(self._cache, Purges(store.objects).after, purged)
+        purging = Purging(self._cache, self._cache.kv, Purges(store.objects).after, purged)
         self._maintenance = Maintenance(self._cache, scrub, pools, purging.look, every_s=every_s)
         self._keeper = asyncio.create_task(self._maintenance.run())
 

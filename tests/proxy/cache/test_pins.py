@@ -59,6 +59,10 @@ class Rig:
         self.cache.close()
         self.open()
 
+    def is_pinned(self, file: CacheFile) -> bool:
+        """Whether a file, perhaps of an earlier process, is pinned now."""
+        return self.cache.files[file.number].pinned_until_s > self.now_s
+
     def store(self, seed: int, size_bytes: int = MIB) -> CacheFile | None:
         """Another file of the cache: a flat one."""
         raw = random.Random(seed).randbytes(size_bytes)
@@ -109,13 +113,13 @@ def test_the_longer_of_two_pins_counts(rig: Rig) -> None:
         rig.pins.put(pin_id, row(until_s))
         assert rig.pins.hold(pin_id, [kept])
     rig.pins.remove([OTHER])
-    assert rig.pins.is_pinned(kept.number)
+    assert rig.is_pinned(kept)
     rig.pins.put(OTHER, row(3000))
     rig.pins.hold(OTHER, [kept])
     rig.now_s = 2500
-    assert rig.pins.is_pinned(kept.number)
+    assert rig.is_pinned(kept)
     rig.now_s = 3000
-    assert not rig.pins.is_pinned(kept.number)
+    assert not rig.is_pinned(kept)
 
 
 def test_a_pin_is_prolonged_and_never_shortened(rig: Rig) -> None:
@@ -128,7 +132,7 @@ def test_a_pin_is_prolonged_and_never_shortened(rig: Rig) -> None:
     assert not rig.pins.put(PIN, row(1500))
     assert rig.pins.listed()[PIN].row.until_s == 3000
     rig.now_s = 2500
-    assert rig.pins.is_pinned(kept.number)
+    assert rig.is_pinned(kept)
 
 
 def test_owners_outlive_the_process(rig: Rig) -> None:
@@ -144,9 +148,9 @@ def test_owners_outlive_the_process(rig: Rig) -> None:
     rig.pins.release([PIN], "docker")
     rig.restart()
     assert rig.pins.listed()[PIN].row == row(2000)
-    assert rig.pins.is_pinned(kept.number)
+    assert rig.is_pinned(kept)
     rig.now_s = 2000
-    assert not rig.pins.is_pinned(kept.number)
+    assert not rig.is_pinned(kept)
     rig.pins.release([PIN], "")
     assert rig.pins.listed() == {}
     assert list(rig.cache.kv.scan(layout.HELD)) == []
@@ -159,7 +163,7 @@ def test_a_file_that_has_gone_cannot_be_held(rig: Rig) -> None:
     rig.pins.put(PIN, row(2000))
     rig.cache.evict(second)
     assert not rig.pins.hold(PIN, [first, second])
-    assert not rig.pins.is_pinned(first.number)
+    assert not rig.is_pinned(first)
     assert not rig.pins.hold(OTHER, [first])
 
 
@@ -216,10 +220,10 @@ def test_a_pin_whose_files_cannot_be_noted_holds_none(
         patched.setattr(rig.cache.kv, "write", full)
         with pytest.raises(NoSpace):
             rig.pins.hold(PIN, [kept])
-    assert not rig.pins.is_pinned(kept.number)
+    assert not rig.is_pinned(kept)
     assert rig.pins.hold(PIN, [kept])
     rig.restart()
-    assert rig.pins.is_pinned(kept.number)
+    assert rig.is_pinned(kept)
 
 
 def test_a_cache_full_of_pins_serves_without_keeping(

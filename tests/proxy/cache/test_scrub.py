@@ -146,14 +146,12 @@ def test_coverage_counts_bytes() -> None:
     assert coverage([], 600, 1000) == Coverage()
 
 
-def test_a_flipped_bit_is_found(
-    life: Life, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_flipped_bit_is_found(life: Life, caplog: pytest.LogCaptureFixture) -> None:
     """Of files that are due the damaged one is dropped, pinned or not, counted, and named in the
     log; the others are right and stay."""
     flip(life.files[1].path)
     bad = life.files[1]
-    monkeypatch.setattr(life.cache.pins, "is_pinned", lambda _number: True)
+    bad.pinned_until_s = int(life.now_s) + 1_000_000
     life.later(5)
     with caplog.at_level(logging.WARNING), life.running():
         wait(lambda: not bad.is_alive and all(f.checked_s == life.now_s for f in life.files))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lodefs.proxy.cache.eviction import EVIDENCE_PARTS, PrefetchAccuracy
+from lodefs.proxy.cache.prefetch_accuracy import EVIDENCE_PARTS, PrefetchAccuracy
 
 MIB = 1024 * 1024
 CACHE = 1024 * MIB

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lodefs.proxy.cache.eviction import Candidate, victims
 from lodefs.proxy.read.readahead_policy import (
     KIB,
     MIB,
@@ -176,46 +174,3 @@ def test_a_few_small_files_of_many_packs_fetch_themselves_alone() -> None:
         assert small.miss(b"%d" % n, 0) == (0, False)
     for n in range(5):
         assert small.miss(b"slow", n * 2 * PACK_MEMORY_S) == (0, False)
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 100)), max_size=30),
-    st.integers(0, 500),
-)
-def test_victims_are_the_oldest_and_no_more_than_needed(
-    rows: list[tuple[int, int]], need: int
-) -> None:
-    """They free enough, or all there is; without the last one it would not be enough; nobody who
-    stays was used before one who goes."""
-    candidates = [Candidate(use, n, size) for n, (use, size) in enumerate(rows)]
-    chosen = victims(candidates, need)
-    sizes = [candidates[n].size_bytes for n in chosen]
-    assert sum(sizes) >= need or len(chosen) == len(candidates)
-    assert sum(sizes[:-1]) < need or not chosen
-    stays = [c.last_use_s for c in candidates if c.number not in chosen]
-    goes = [candidates[n].last_use_s for n in chosen]
-    assert not stays or not goes or max(goes) <= min(stays)
-
-
-@pytest.mark.parametrize(
-    ("rows", "held", "need", "chosen"),
-    [
-        # the scan's oldest go, and not what another user read before
-        ([(1, 10, "b"), (2, 40, "a"), (3, 40, "a")], {"a": 80, "b": 10}, 30, [1]),
-        ([(1, 10, "b"), (2, 40, "a"), (3, 40, "a")], {"a": 80, "b": 10}, 45, [1, 0]),
-        # what nobody has used for long goes first, whosever it was
-        ([(0, 10, ""), (1, 10, "b"), (2, 40, "a")], {"a": 40, "b": 10}, 15, [0, 2]),
-        ([(0, 10, "c"), (2, 40, "a")], {"a": 40}, 5, [0]),
-        # equal shares, and one owner alone: the least recently used
-        ([(1, 40, "b"), (2, 40, "a")], {"a": 40, "b": 40}, 10, [0]),
-        ([(1, 40, "a"), (2, 40, "a")], {"a": 80}, 10, [0]),
-        # pinned files are held, and no candidates
-        ([(1, 10, "a"), (2, 10, "b")], {"a": 10, "b": 90}, 5, [1]),
-    ],
-)
-def test_victims_by_shares(
-    rows: list[tuple[int, int, str]], held: dict[str, int], need: int, chosen: list[int]
-) -> None:
-    """Who holds more than an equal share gives way first."""
-    candidates = [Candidate(use, n, size, owner) for n, (use, size, owner) in enumerate(rows)]
-    assert victims(candidates, need, held) == chosen

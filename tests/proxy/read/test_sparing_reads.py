@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.protocol.wire import UsageReport
-from lodefs.proxy.cache.eviction import PrefetchAccuracy
+from lodefs.proxy.cache.prefetch_accuracy import PrefetchAccuracy
 from lodefs.proxy.node import SnapshotFile
 from lodefs.proxy.read import refetch_policy
 from lodefs.proxy.runtime.counters import Counter

@@ -44,7 +44,7 @@ def test_the_cache_drops_what_was_purged(tmp_path: Path) -> None:
             return Purges(rig.objects).after(number)
 
         refused = PurgedChunks()
-        purging = Purging(cache, after, refused)
+        purging = Purging(cache, cache.kv, after, refused)
         purging.look()
         for path in (b"large", b"small"):
             with pytest.raises(Purged):
@@ -56,14 +56,14 @@ def test_the_cache_drops_what_was_purged(tmp_path: Path) -> None:
         key = layout.chunk_key(chunk)
         assert cache.store([NewChunk(chunk, FILES[b"small"], 0)], None)
         assert cache.find([key]) != [None]
-        purging = Purging(cache, after, refused)
+        purging = Purging(cache, cache.kv, after, refused)
         purging.look()
         assert cache.find([key]) == [None]
         for _ in range(LOOKS):
             purging.look()
         assert asked == [-1, -1, 3, 3, 3]
         again = PurgedChunks()
-        Purging(cache, after, again).look()
+        Purging(cache, cache.kv, after, again).look()
         of_chunk = PackIndex(chunk, array("I", [900]), array("I", [900]), b"\0")
         assert again.are_in(of_chunk, range(1))
 
