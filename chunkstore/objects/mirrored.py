@@ -21,6 +21,7 @@ from typing import TypeVar
 from lodefs.chunkstore.errors import Changed, Corrupt, Denied, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import digest_of
+from lodefs.chunkstore.objects.delegating import keep_open
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
 from lodefs.chunkstore.objects.ranges.order import RangeOrder, range_order
 from lodefs.chunkstore.system.circuit_breaker import CircuitBreaker
@@ -153,6 +154,11 @@ class Mirrored:
     def close(self) -> None:
         for store in self._stores:
             store.close()
+
+    def keep_open(self, connections: int) -> None:
+        """Implements KeepsOpen for the first store that answers."""
+        numbers = self._reachable(is_content=True)
+        keep_open(self._stores[numbers[0]], connections)
 
     @contextmanager
     def range_order(

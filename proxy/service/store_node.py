@@ -35,6 +35,7 @@ from lodefs.proxy.fetch.chunk_reader import ChunkReader
 from lodefs.proxy.fetch.data_plane import DataPlane
 from lodefs.proxy.fetch.file_ranges import FileRanges
 from lodefs.proxy.fetch.known_damage import DamagedChunks
+from lodefs.proxy.fetch.open_connections import OpenConnections
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.pack_source import StorePacks
 from lodefs.proxy.fetch.purged_chunks import PurgedChunks, Purging
@@ -147,7 +148,9 @@ class StoreNode:
         every_s = settings.keep_every_s
         purging = Purging(self._cache, self._cache.kv, Purges(store.objects).after, purged)
         self._maintenance = Maintenance(self._cache, scrub, pools, purging.look, every_s=every_s)
+        self._connections = OpenConnections(store.objects, pools.fetch, clock_s=clock_s)
         self._keeper = asyncio.create_task(self._maintenance.run())
+        self._connecting = asyncio.create_task(self._connections.run())
 
     @property
     def upstream(self) -> Upstream | None:
@@ -171,6 +174,7 @@ class StoreNode:
         return self._fetcher.in_flight_bytes, values[Counter.HITS] + values[Counter.MISSES]
 
     def cache_place(self) -> CachePlace:
+        self._connections.used()
         directory = self._cache.settings.path.absolute()
         return CachePlace(os.fsencode(directory), layout.VERSION)
 
@@ -224,7 +228,8 @@ class StoreNode:
         """Syncs the cache and releases its directory. Running reads fail; fetches that hang are
         left to themselves, and change nothing any more."""
         self._keeper.cancel()
-        await asyncio.gather(self._keeper, return_exceptions=True)
+        self._connecting.cancel()
+        await asyncio.gather(self._keeper, self._connecting, return_exceptions=True)
         await self._warmer.close()
         if self._upstream is not None:
             await self._upstream.close()

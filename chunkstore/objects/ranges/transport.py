@@ -4,6 +4,7 @@ time. Any unexpected answer is refused, so that the caller asks in another way."
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Hashable, Iterator
@@ -121,6 +122,21 @@ class RangeTransport:
             finally:
                 self._give_back(endpoint, connection, is_kept=is_kept)
 
+    def keep_open(
+        self, endpoint: Hashable, connect: Callable[[], RangeConnection], count: int
+    ) -> None:
+        """Drops idle connections that the server has closed, and opens others until ``count`` are
+        idle: so the next requests need not connect. Raises: OSError."""
+        with self._lock:
+            idle = [one for at, one in self._idle if at == endpoint]
+            self._idle = [one for one in self._idle if one[0] != endpoint]
+        for connection in idle:
+            is_kept = _is_silent(connection.sock)
+            count -= is_kept
+            self._give_back(endpoint, connection, is_kept=is_kept)
+        for _ in range(count):
+            self._give_back(endpoint, connect(), is_kept=True)
+
     def close(self) -> None:
         """Closes the idle connections now, and the others once they are idle."""
         with self._lock:
@@ -164,6 +180,22 @@ def limit_waiting(sock: socket.socket, timeout_s: float) -> None:
 def is_plain(sock: socket.socket) -> bool:
     """Whether the socket passes bytes through unchanged, unlike TLS."""
     return type(sock) is socket.socket
+
+
+def _is_silent(sock: socket.socket) -> bool:
+    """Whether an idle connection is open. A server that sends something ends it, mostly."""
+    timeout_s = sock.gettimeout()
+    sock.settimeout(0)
+    try:
+        sock.recv(1)
+    except (BlockingIOError, ssl.SSLWantReadError):
+        return True
+    except OSError:
+        return False
+    else:
+        return False
+    finally:
+        sock.settimeout(timeout_s)
 
 
 def closer(sock: socket.socket | None) -> Callable[[], None]:

@@ -135,6 +135,10 @@ class RangeReader:
             *self._timeouts._replace(transfer_s=timeout_s),
         )
 
+    def keep_open(self, count: int) -> None:
+        """Keeps ``count`` idle connections open. Raises: OSError and what ``connect`` raises."""
+        self._transport.keep_open(None, self._connected, count)
+
     def close(self) -> None:
         """Closes the idle connections now, and the others once they are idle."""
         self._transport.close()

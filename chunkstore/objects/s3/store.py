@@ -138,6 +138,13 @@ class S3Objects:
             http = reader.order(self._request_key(key), wanted, offset, if_match, timeout_s)
         yield None if http is None else RangeOrder(http)
 
+    def keep_open(self, connections: int) -> None:
+        """Implements KeepsOpen, once a read has gone through boto3."""
+        reader = self._range_reader
+        if reader is not None:
+            with self._requests.operation(f"cannot connect to {self.url}", 0):
+                reader.keep_open(connections)
+
     def _learn(self, key: str) -> None:
         """Makes ranged reads bypass boto3 from now on, if possible, since boto3 has read
         ``key``."""

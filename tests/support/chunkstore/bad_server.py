@@ -66,13 +66,22 @@ class BadServer:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._accepting.join(TIMEOUT_S)
-        for connection in self._connections:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+        self.hang_up()
         for thread in self._threads:
             thread.join(TIMEOUT_S)
         for connection in self._connections:
             connection.close()
+
+    @property
+    def connections(self) -> int:
+        """The number of connections so far."""
+        return len(self._threads)
+
+    def hang_up(self) -> None:
+        """Ends all connections, of which none may be in use."""
+        for connection in self._connections:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     def _accept(self) -> None:
         while not self._closing.is_set():

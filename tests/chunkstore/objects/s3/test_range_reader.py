@@ -278,6 +278,32 @@ def test_reads_over_tls(tmp_path_factory: pytest.TempPathFactory) -> None:
                 assert all(map(is_quick, server.requests))
 
 
+@pytest.mark.parametrize("is_tls", [False, True])
+def test_idle_connections_are_kept_open(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, is_tls: bool
+) -> None:
+    """Those that the server has closed are replaced, so that the next read does not connect."""
+    tls = None
+    if is_tls:
+        file = certificate(tmp_path_factory.mktemp("tls"))
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(file)
+        monkeypatch.setenv("AWS_CA_BUNDLE", str(file))
+    with BadServer(ranged, tls=tls) as server:
+        unlearned = S3Objects("bucket", "", S3Options(endpoint_url=server.endpoint_url))
+        unlearned.keep_open(2)
+        unlearned.close()
+        for objects in learned(server):  # its first connection is boto3's
+            for _ in range(2):
+                objects.keep_open(2)
+            assert objects.get("a", offset=9, size=5).data == DATA[9:14]
+            assert server.connections == 3
+            server.hang_up()
+            objects.keep_open(2)
+            assert objects.get("a", offset=9, size=5).data == DATA[9:14]
+            assert server.connections == 5
+
+
 def test_models() -> None:
     """Learned from plain signed requests alone."""
     url = "https://bucket.s3.example:9000/pre%20fix/packs/00"
