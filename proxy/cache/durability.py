@@ -7,13 +7,17 @@ before their first use, and the whole file is checked in the background.
 
 from __future__ import annotations
 
+import mmap
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from lodefs.chunkstore.errors import LodefsError, Unavailable
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.nodecache.affected_files import Segments
 from lodefs.chunkstore.nodecache.kv import Row
+from lodefs.chunkstore.nodecache.verify import check_file
 from lodefs.chunkstore.system.os_errors import DAMAGED, FULL
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache, ChunkLocation
@@ -25,7 +29,7 @@ def sync(cache: Cache) -> None:
     """Syncs files that were written since this boot, and marks them as durable. An error of one
     file is raised after all others are synced. Raises: NoSpace, Unavailable."""
     failed: LodefsError | None = None
-    for file in list(cache.files.values()):
+    for file in cache.all_files():
         if file.boot == cache.boot and file.is_alive:
             try:
                 _sync_file(cache, file, trusted=True)
@@ -38,7 +42,7 @@ def sync(cache: Cache) -> None:
 def save_uses(cache: Cache) -> None:
     """Stores when files were last used, for evictions after a restart. Raises: NoSpace,
     Unavailable."""
-    for file in list(cache.files.values()):
+    for file in cache.all_files():
         if file.last_use_s - file.saved_use_s >= USE_RESOLUTION_S:
             _write_row(cache, file)
 
@@ -67,27 +71,46 @@ def is_right(place: ChunkLocation, chunk_id: bytes) -> bool:
     return digest_of(data) == chunk_id
 
 
-def check(cache: Cache, file: CacheFile, *, stopping: Callable[[], bool]) -> None:
-    """Checks every chunk of a file that is not trusted, and trusts or drops the file. Raises:
-    NoSpace; Unavailable if the file cannot be read now."""
-    generation, began_s = file.generation, int(cache.now_s())
-    for place, chunk_id in _chunks(cache, file):
-        if stopping() or not file.is_alive:
-            return
-        if not is_right(place, chunk_id):
-            what = f"{place.size_bytes} bytes at {place.offset}"
-            cache.drop(file, f"{what} differ from what was written")
-            return
-    file.mark_checked(began_s)
-    _sync_file(cache, file, trusted=file.generation == generation)
+class Stopped(Exception):
+    """The node is stopping. What is given to ``check`` as ``pace`` raises it."""
 
 
-def _chunks(cache: Cache, file: CacheFile) -> Iterator[tuple[ChunkLocation, bytes]]:
-    for key, value in cache.kv.scan(layout.run_prefix(file.number)):
-        offset = layout.run_offset(key)
-        for chunk_id, size_bytes in layout.decode_run_row(value).chunks:
-            yield ChunkLocation(file, offset, size_bytes), chunk_id
-            offset += size_bytes
+def check(
+    cache: Cache,
+    file: CacheFile,
+    *,
+    pace: Callable[[int], None],
+    window: mmap.mmap | None = None,
+    segments: Mapping[bytes, Segments] = MappingProxyType({}),
+) -> bool:
+    """Reads a file from the disk, as ``check_file`` does with these arguments. Drops it if it is
+    damaged, and notes the time if it is right. Returns whether it is right, and still there.
+
+    Raises: what ``pace`` raises; NoSpace; Denied, Unavailable if the file cannot be read now.
+    """
+    began_s = int(cache.now_s())
+    found = check_file(
+        cache.kv, cache.settings.path, file.number, file.row, segments, window=window, pace=pace
+    )
+    if found.damages:
+        first, more = found.damages[0], len(found.damages) - 1
+        others = f", and {more} others" if more else ""
+        cache.drop(file, f"{first.size_bytes} bytes at {first.offset}: {first.what}{others}")
+        return False
+    with file.lock:  # an eviction marks the file under it, and removes its rows afterwards
+        if file.is_alive:
+            cache.kv.write([(layout.checked_key(file.number), layout.encode_checked(began_s))])
+            file.mark_checked(began_s)
+        return file.is_alive
+
+
+def check_and_sync(
+    cache: Cache, file: CacheFile, *, pace: Callable[[int], None], window: mmap.mmap
+) -> None:
+    """Checks a file that is not trusted, and trusts or drops it. Raises: as ``check``."""
+    generation = file.generation
+    if check(cache, file, pace=pace, window=window):
+        _sync_file(cache, file, trusted=file.generation == generation)
 
 
 def _sync_file(cache: Cache, file: CacheFile, *, trusted: bool) -> None:
@@ -157,7 +180,7 @@ def close(cache: Cache) -> str:
     except LodefsError as error:
         problem = str(error)
     try:
-        for file in list(cache.files.values()):
+        for file in cache.all_files():
             if file.last_use_s != file.saved_use_s:
                 _write_row(cache, file)
     except LodefsError as error:

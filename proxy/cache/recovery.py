@@ -4,6 +4,7 @@ as damaged (``lodefs verify --cache --repair``)."""
 from __future__ import annotations
 
 import logging
+import mmap
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,16 +12,12 @@ from pathlib import Path
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.damage_reports import reported_files, resolve_report
-from lodefs.chunkstore.nodecache.verify import check_file, segments_of_files
+from lodefs.chunkstore.nodecache.verify import WINDOW_SIZE_BYTES, segments_of_files
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.proxy.cache import durability
 from lodefs.proxy.cache.chunk_cache import Cache
 
 log = logging.getLogger("lodefs.cache")
-
-
-class _Interrupted(Exception):
-    """The node is stopping."""
 
 
 def clean(
@@ -36,9 +33,7 @@ def clean(
     ``progress`` shows how many files and bytes there are to check, and how many were checked.
     """
     progress = progress or Progress()
-    with cache.lock:  # reads may add files
-        files = list(cache.files.values())
-    unsure = [file for file in files if not file.is_recovered(cache.boot)]
+    unsure = [file for file in cache.all_files() if not file.is_recovered(cache.boot)]
     progress.files_total, progress.files_done = len(unsure), 0
     progress.bytes_total, progress.bytes_done = sum(file.present_bytes for file in unsure), 0
     problem: Exception | None = None
@@ -47,11 +42,12 @@ def clean(
         _remove_files(cache, stopping)
     except (OSError, LodefsError) as error:
         problem = error
+    window = mmap.mmap(-1, WINDOW_SIZE_BYTES)
     for file in unsure:
-        if stopping():
-            break
         try:
-            durability.check(cache, file, stopping=stopping)
+            durability.check_and_sync(cache, file, pace=_ending(stopping), window=window)
+        except durability.Stopped:
+            break
         except LodefsError as error:
             problem = error
         progress.files_done += 1
@@ -89,28 +85,28 @@ def check_reported(cache: Cache, *, stopping: Callable[[], bool]) -> list[int]:
     Their bytes are fetched again on demand. ``stopping`` is called for each chunk; the report of a
     file that was not read completely stays.
     """
+    pace, path, dropped = _ending(stopping), cache.settings.path, list[int]()
+    try:
+        for number in reported_files(path):
+            pace(0)
+            file = cache.file(number)
+            if file is not None:
+                segments = segments_of_files(cache.kv, [file.row])
+                if not durability.check(cache, file, pace=pace, segments=segments):
+                    dropped.append(number)
+            resolve_report(path, number)
+    except durability.Stopped:
+        log.info("the reported files of %s are checked after the next start", path)
+    except (OSError, LodefsError) as error:
+        log.warning("reported files of %s are not checked: %s", path, error)
+    return dropped
+
+
+def _ending(stopping: Callable[[], bool]) -> Callable[[int], None]:
+    """Returns what ends a check when the node is stopping."""
 
     def pace(_size_bytes: int) -> None:
         if stopping():
-            raise _Interrupted
+            raise durability.Stopped
 
-    dropped = []
-    try:
-        for number in reported_files(cache.settings.path):
-            pace(0)
-            file = cache.files.get(number)
-            if file is not None:
-                row = file.row
-                segments = segments_of_files(cache.kv, [row])
-                checked = check_file(
-                    cache.kv, cache.settings.path, number, row, segments, pace=pace
-                )
-                if checked.damages:
-                    cache.drop(file, checked.damages[0].what)
-                    dropped.append(number)
-            resolve_report(cache.settings.path, number)
-    except _Interrupted:
-        log.info("the reported files of %s are checked after the next start", cache.settings.path)
-    except (OSError, LodefsError) as error:
-        log.warning("reported files of %s are not checked: %s", cache.settings.path, error)
-    return dropped
+    return pace

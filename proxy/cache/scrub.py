@@ -22,7 +22,8 @@ from typing import Protocol
 
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.nodecache import layout as layout
-from lodefs.chunkstore.nodecache.verify import WINDOW_SIZE_BYTES, check_file
+from lodefs.chunkstore.nodecache.verify import WINDOW_SIZE_BYTES
+from lodefs.proxy.cache import durability
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.config import SCRUB_BYTES_PER_S, SCRUB_DAYS
@@ -66,10 +67,6 @@ class Load(Protocol):
 
     def is_busy(self) -> bool:
         """Whether there was other work since the last call of either method."""
-
-
-class _Stopped(Exception):
-    """The node is stopping."""
 
 
 def is_old(file: CacheFile, since_s: float, now_s: float) -> bool:
@@ -132,7 +129,7 @@ class Scrub:
 
     def _load_rows(self) -> None:
         for key, value in self._cache.kv.scan(layout.CHECKED):
-            file = self._cache.files.get(layout.number_of_key(key))
+            file = self._cache.file(layout.number_of_key(key))
             if file is not None:
                 file.checked_s = layout.decode_checked(value)
 
@@ -154,7 +151,7 @@ class Scrub:
 
     def look(self) -> None:
         """Marks the files that must be checked before use, and counts the others."""
-        files, now_s = self._files(), self._cache.now_s()
+        files, now_s = self._cache.all_files(), self._cache.now_s()
         period_s = self.settings.days * DAY_S
         since_s = max(now_s - period_s, self._boot_s(now_s))
         for file in files:
@@ -171,16 +168,12 @@ class Scrub:
             return self._booted_s
         return now_s - time.clock_gettime(time.CLOCK_BOOTTIME)
 
-    def _files(self) -> list[CacheFile]:
-        with self._cache.lock:
-            return list(self._cache.files.values())
-
     def _due(self) -> list[CacheFile]:
         """Returns the files to check now. Recovery checks those that a power cut may have
         damaged."""
         now_s = self._cache.now_s()
         since_s = max(now_s - self.settings.days * DAY_S / 2, self._boot_s(now_s))
-        files = [file for file in self._files() if file.is_recovered(self._cache.boot)]
+        files = [file for file in self._cache.all_files() if file.is_recovered(self._cache.boot)]
         return due(files, since_s, now_s)
 
     def run(self) -> None:
@@ -191,8 +184,9 @@ class Scrub:
             problem: LodefsError | None = None
             for file in files:
                 try:
-                    self._check(file, window)
-                except _Stopped:
+                    if file.is_alive:
+                        durability.check(self._cache, file, pace=self._pace, window=window)
+                except durability.Stopped:
                     return
                 except LodefsError as error:
                     problem = error
@@ -201,32 +195,11 @@ class Scrub:
             if problem is not None or len(files) < FILES_MAX:
                 self._stop.wait(self._look_every_s)
 
-    def _check(self, file: CacheFile, window: mmap.mmap) -> None:
-        """Reads one file, and drops it if it is damaged. Raises: LodefsError."""
-        if not file.is_alive:
-            return
-        cache, began_s = self._cache, int(self._cache.now_s())
-        checked = check_file(
-            cache.kv, cache.settings.path, file.number, file.row, {}, window=window, pace=self._pace
-        )
-        if checked.damages:
-            first = checked.damages[0]
-            more = len(checked.damages) - 1
-            why = f"at {first.offset}: {first.what}" + (f", and {more} others" if more else "")
-            self._cache.drop(file, f"the scrub found {first.size_bytes} bytes {why}")
-            return
-        # An eviction marks the file under the lock, and removes its rows afterwards
-        with file.lock:
-            if file.is_alive:
-                row = (layout.checked_key(file.number), layout.encode_checked(began_s))
-                cache.kv.write([row])
-                file.mark_checked(began_s)
-
     def _pace(self, size_bytes: int) -> None:
         """Waits after each piece, for the rate and for others that use the disk. Raises:
-        _Stopped."""
+        Stopped."""
         if self._stop.is_set():
-            raise _Stopped
+            raise durability.Stopped
         self._cache.counts.add(Counter.SCRUBBED_BYTES, size_bytes)
         self._scrubbed_bytes += size_bytes
         self._owed_bytes += size_bytes
@@ -239,7 +212,7 @@ class Scrub:
         while waited_s < max(pause_s, BUSY_PAUSE_S_MAX):
             wait_s = BUSY_LOOK_S if waited_s else pause_s
             if self._stop.wait(wait_s):
-                raise _Stopped
+                raise durability.Stopped
             waited_s += wait_s
             if not self._load.is_busy():
                 return

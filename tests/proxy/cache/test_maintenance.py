@@ -7,11 +7,13 @@ import random
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.nodecache.damage_reports import report_damage, reported_files
+from lodefs.chunkstore.nodecache.verify import CacheCheck, check_file
 from lodefs.proxy.cache import durability, recovery
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache
@@ -53,13 +55,13 @@ def test_recovery_holds_nothing_up(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     rig = Rig(tmp_path, FILES, chunk_size_bytes=20_000)
     after_a_power_cut(rig)
     go_on = threading.Event()
-    check = durability.check
+    check = durability.check_and_sync
 
-    def wait(cache: Cache, file: CacheFile, *, stopping: Callable[[], bool]) -> None:
+    def wait(*file: Any, **how: Any) -> None:
         assert go_on.wait(60)
-        check(cache, file, stopping=stopping)
+        check(*file, **how)
 
-    monkeypatch.setattr(durability, "check", wait)
+    monkeypatch.setattr(durability, "check_and_sync", wait)
 
     async def run() -> None:
         async with rig.node(settings_of(rig)) as node:
@@ -85,16 +87,18 @@ def test_a_node_that_ends_does_not_wait_for_recovery(
     rig = Rig(tmp_path, FILES, chunk_size_bytes=20_000)
     after_a_power_cut(rig)
     begun, go_on = threading.Event(), threading.Event()
-    right = durability.is_right
-    looked: list[bytes] = []
+    looked: list[int] = []
 
-    def slow(place: object, chunk_id: bytes) -> bool:
-        begun.set()
-        assert go_on.wait(60)
-        looked.append(chunk_id)
-        return right(place, chunk_id)  # type: ignore[arg-type]
+    def slow(*file: Any, pace: Callable[[int], None], **how: Any) -> CacheCheck:
+        def slow_pace(size_bytes: int) -> None:
+            begun.set()
+            assert go_on.wait(60)
+            looked.append(size_bytes)
+            pace(size_bytes)
 
-    monkeypatch.setattr(durability, "is_right", slow)
+        return check_file(*file, pace=slow_pace, **how)
+
+    monkeypatch.setattr(durability, "check_file", slow)
 
     async def run() -> None:
         async with rig.node(settings_of(rig)) as node:

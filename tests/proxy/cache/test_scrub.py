@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import mmap
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ import pytest
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.layout import FileKind, FileRow, FileState
-from lodefs.chunkstore.nodecache.verify import WINDOW_SIZE_BYTES
+from lodefs.proxy.cache import durability
 from lodefs.proxy.cache import scrub as scrubbing
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache, Flat, NewChunk
@@ -83,6 +82,10 @@ class Life:
             self.scrub.stop()
             thread.join(60)
             assert not thread.is_alive()
+
+    def check(self, file: CacheFile) -> None:
+        """Checks one file as ``run`` does."""
+        durability.check(self.cache, file, pace=self.scrub._pace)
 
     def later(self, days: float) -> None:
         self.now_s += days * DAY_S
@@ -248,7 +251,7 @@ def test_the_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(life.scrub._stop, "wait", note)
         for file in life.scrub._due():
-            life.scrub._check(file, mmap.mmap(-1, WINDOW_SIZE_BYTES))
+            life.check(file)
     assert sum(pauses) == pytest.approx(8 / 4)
     life.cache.close()
 
@@ -256,10 +259,9 @@ def test_the_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_descriptors_nothing_is_damaged(life: Life) -> None:
     """Files that cannot be opened just now stay, unchecked."""
     life.later(5)
-    window = mmap.mmap(-1, WINDOW_SIZE_BYTES)
     for file in life.scrub._due():
         with no_descriptors(), pytest.raises(Exception, match="Too many open files"):
-            life.scrub._check(file, window)
+            life.check(file)
     assert len(life.files) == 4
     assert life.counts.values[Counter.CACHE_CORRUPT] == 0
     assert all(file.checked_s == NOW_S for file in life.files)
@@ -271,7 +273,7 @@ def test_a_file_that_goes_meanwhile_is_no_damage(life: Life) -> None:
     file = life.scrub._due()[0]
     life.load.is_busy = lambda: life.cache.evict(file)  # type: ignore[method-assign]
     life.scrub._owed_bytes = scrubbing.PIECE_SIZE_BYTES
-    life.scrub._check(file, mmap.mmap(-1, WINDOW_SIZE_BYTES))
+    life.check(file)
     assert not file.is_alive
     assert life.cache.kv.get(layout.checked_key(file.number)) is None
     assert life.counts.values[Counter.CACHE_CORRUPT] == 0
