@@ -61,12 +61,15 @@ from loadtests.bench import (
     walks,
     warmreads,
     warms,
+    weights,
     writable,
 )
 from loadtests.errors import LoadtestError
 from loadtests.regression import changes, read_results, tell
 from loadtests.results import Result
 from loadtests.rootraces import races
+from lodefs.chunkstore.errors import InvalidInput
+from lodefs.proxy.config import parse_size
 
 Benchmark = Callable[[Path], Result]
 
@@ -196,6 +199,8 @@ FSX = "fsx"
 RACES = "root-races"
 RACES_TEXT = "a user changes paths while root works on them, --count tries: nothing else is touched"
 SOAK = "soak"
+WEIGHTS = "weights"
+WEIGHTS_TEXT = "a model of --size loaded by 1 and 8 nodes at once, against load_file from a mount"
 SOAK_TEXT = (
     "epochs, evictions, pushes, restarts, --minutes long: nothing fails, nothing is left over"
 )
@@ -219,6 +224,10 @@ def main() -> int:
         RACES: (
             lambda scratch: races.root_races(scratch, options.count or races.TRIES),
             RACES_TEXT,
+        ),
+        WEIGHTS: (
+            lambda scratch: weights.weights(scratch, options.size, quick=options.quick),
+            WEIGHTS_TEXT,
         ),
         SOAK: (lambda scratch: soaks.soak(scratch, options.minutes or soaks.MINUTES), SOAK_TEXT),
     }
@@ -268,6 +277,8 @@ def _parser() -> argparse.ArgumentParser:
                              "of root-races (10000)")  # fmt: skip
     parser.add_argument("--store", choices=collections.SCHEDULES, default=collections.MEMORY,
                         help="where gc-schedules plays: in memory, or over a Ceph RGW")  # fmt: skip
+    parser.add_argument("--size", type=_size, metavar="SIZE", default=weights.SIZE_BYTES,
+                        help="of the model of weights (1GiB), which each node loads")  # fmt: skip
     group = parser.add_argument_group("mount")
     group.add_argument("--peer", action="append", default=[], type=_peer, metavar="NAME=DIR",
                        help="another mount that holds the corpus; may be repeated")  # fmt: skip
@@ -284,6 +295,14 @@ def _peer(text: str) -> tuple[str, Path]:
     if not (name and equals and folder) or name in ("native", "lodefs", "rclone"):
         raise argparse.ArgumentTypeError(f"{text}: not NAME=DIR with a name of its own")
     return name, Path(folder).absolute()
+
+
+def _size(text: str) -> int:
+    """Parses a number of bytes."""
+    try:
+        return parse_size(text)
+    except InvalidInput as error:
+        raise argparse.ArgumentTypeError(f"{text} {error}") from None
 
 
 def _mount_options(options: argparse.Namespace) -> mountrates.Options:

@@ -1,9 +1,11 @@
 """Runs the examples of the pages for Python, with the packages that each needs: ``./run examples``.
 
 A block begins with ``python`` and the packages that it needs. What it prints stands in the block
-``text`` after it, or it prints nothing; ``…`` stands for what differs from run to run. Environments
-are made below ``~/.cache/lodefs-dev/examples`` and kept; torch is Debian's (python3-torch). What
-needs a later one, or a trainer, is not run. A block that needs ``mpi4py`` runs on three ranks.
+``text`` after it, or it prints nothing; ``…`` stands for what differs from run to run.
+Environments are made below ``~/.cache/lodefs-dev/examples`` and kept; torch is Debian's
+(python3-torch), and so old are the transformers. What needs a later torch, or a trainer, is not
+run. A block that needs ``mpi4py`` runs on three ranks; one that needs ``runai-model-streamer`` has
+a key of a proxy with an S3 endpoint in its environment.
 """
 
 from __future__ import annotations
@@ -17,18 +19,25 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from loadtests.cli import Lodefs
+from loadtests.services import HOST, free_port
+from lodefs.proxy.http.tokens import create_s3_token
+
 ROOT = Path(__file__).parents[1]
-NAMES = ("python", "fsspec", "pytorch", "many-machines")
+NAMES = ("python", "fsspec", "pytorch", "weights", "many-machines")
 PAGES = tuple(ROOT / "docs" / f"{name}.md" for name in NAMES)
 PACKAGES = ["pandas", "pyarrow", "polars", "duckdb", "zarr", "datasets", "webdataset"]
 PACKAGES += ["safetensors", "universal_pathlib", "distributed", "ray[client,data]", "mpi4py"]
 PACKAGES += ["pyspark>=4"]
-# Too large to be installed, or on a mount
-NOT_RUN = frozenset({"torch2", "transformers", "lightning", "mounted"})
+WITH_TORCH = ["safetensors", "transformers==4.40.2", "numpy<2", "humanize", "boto3"]
+STREAMER = "runai-model-streamer"  # asks for a later torch, and works with this one
+ALONE = [STREAMER, f"{STREAMER}-s3"]
+NOT_RUN = frozenset({"torch2", "trainer", "lightning"})  # too large to be installed
 DEBIAN_PYTHON = "/usr/bin/python3"
 RANKS = ["mpiexec", "-n", "3"]
 ANY_MACHINE = {  # Open MPI: also as root, and with more ranks than processors
@@ -132,7 +141,7 @@ def main(*only: str) -> int:
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     envs = home / "lodefs-dev" / "examples"
     with_packages = made(envs / "packages", Path(sys.executable), PACKAGES)
-    with_torch = made(envs / "torch", Path(DEBIAN_PYTHON), [], is_debian=True)
+    with_torch = made(envs / "torch", Path(DEBIAN_PYTHON), WITH_TORCH, ALONE, is_debian=True)
     failed = []
     with tempfile.TemporaryDirectory(
         prefix="lodefs-examples-", ignore_cleanup_errors=True
@@ -163,7 +172,8 @@ def main(*only: str) -> int:
                 start = [str(python)]
                 if "mpi4py" in example.needs:
                     start = [*RANKS, str(python), "-m", "mpi4py.futures"]
-                printed = run(start, example.code, folder, environment)
+                with s3_client(example, folder) as more:
+                    printed = run(start, example.code, folder, {**environment, **more})
                 differs = "it failed" if printed is None else example.difference(printed)
                 print(f"{'FAILED' if differs else 'ok    '}  {example}", flush=True)
                 if differs:
@@ -176,16 +186,45 @@ def main(*only: str) -> int:
     return 1 if failed else 0
 
 
-def made(env: Path, base: Path, packages: list[str], *, is_debian: bool = False) -> Path:
-    """The interpreter of an environment with packages and this checkout, made if it is not
-    there."""
+@contextmanager
+def s3_client(example: Example, folder: Path) -> Iterator[dict[str, str]]:
+    """Serves the store in ``folder`` by S3 if an example needs it. Yields a client's variables."""
+    if STREAMER not in example.needs:
+        yield {}
+        return
+    tokens, port = folder / "tokens", free_port()
+    key = create_s3_token(tokens, "team-a", ["models/*"], now_s=1)
+    lodefs = Lodefs(str(folder / "store"), folder / "s3-home", {})
+    words = ("--s3-listen", f"{HOST}:{port}", "--tokens", str(tokens))
+    with lodefs.proxy(folder / "s3-node", *words):
+        yield {
+            "AWS_ACCESS_KEY_ID": "team-a",
+            "AWS_SECRET_ACCESS_KEY": key.s3_secret,
+            "AWS_ENDPOINT_URL": f"http://{HOST}:{port}",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "RUNAI_STREAMER_S3_USE_VIRTUAL_ADDRESSING": "0",
+        }
+
+
+def made(
+    env: Path,
+    base: Path,
+    packages: list[str],
+    alone: Sequence[str] = (),
+    *,
+    is_debian: bool = False,
+) -> Path:
+    """The interpreter of an environment with packages and this checkout, made if it is not there.
+    The packages of ``alone`` come without what they ask for."""
     stamp, python = env / "lodefs-packages", env / "bin" / "python"
-    wanted = " ".join([str(ROOT), *packages])
+    wanted = " ".join([str(ROOT), *packages, *alone])
     if not stamp.exists() or stamp.read_text() != wanted:
         site = ["--system-site-packages"] if is_debian else []
         subprocess.run([str(base), "-m", "venv", "--clear", *site, str(env)], check=True)
         pip = [str(python), "-m", "pip", "install", "-q"]
         subprocess.run([*pip, "-e", f"{ROOT}[fsspec]", *packages], check=True)
+        if alone:
+            subprocess.run([*pip, "--no-deps", *alone], check=True)
         stamp.write_text(wanted)
     return python
 

@@ -8,6 +8,7 @@ thread reads into a buffer of its own, which is pinned for CUDA, and copies from
 from __future__ import annotations
 
 import posixpath
+import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
@@ -172,9 +173,12 @@ def read_tensors(
     files: Sequence[WeightsFile],
     destination: Callable[[StoredTensor], TensorMemory],
 ) -> None:
-    """Reads the tensors of files, each into its ``destination``. Raises the first error."""
+    """Reads the tensors of files, each into its ``destination``, in a random order. Raises the
+    first error."""
     targets = {one.name: destination(one) for file in files for one in file.tensors}
     jobs = [(file.node, piece) for file in files for piece in pieces(file.tensors)]
+    # Nodes that load a model together would wait for the same owner at each moment
+    random.shuffle(jobs)
     threads = ThreadPoolExecutor(THREADS, "lodefs-weights")
     try:
         for done in [threads.submit(_read_piece, found, *job, targets) for job in jobs]:

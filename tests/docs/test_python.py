@@ -1,5 +1,5 @@
-"""python.md, fsspec.md, pytorch.md and many-machines.md of docs/: the examples that need no package
-beyond those of the tests print what the pages say."""
+"""The pages for Python: the examples that need no package beyond those of the tests print what the
+pages say."""
 
 from __future__ import annotations
 

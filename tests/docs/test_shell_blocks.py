@@ -97,6 +97,8 @@ BLOCKS = {
     "space.md#removing-bytes-for-good-1": NODE,
     "stores.md#google-cloud-storage-1": "needs an account at Google: ./run clouds has emulators",
     "stores.md#azure-1": "needs an account at Azure: ./run clouds has emulators",
+    "weights.md#runai-model-streamer-1": "`./run examples` has such a key, and runs what follows",
+    "weights.md#vllm-1": "needs vLLM and a GPU",
     "writable.md#writable-mounts-2": "an interactive shell",
     "writable.md#how-long-the-base-stays-1": "tests/mount/writable has commits onto a base",
     "writable.md#for-one-command-1": "tests/lodefs has such runs, with another program",

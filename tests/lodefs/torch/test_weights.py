@@ -7,7 +7,8 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -15,7 +16,7 @@ import lodefs
 from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.reading.snapshot import Snapshot
 from lodefs.torch.safetensors_layout import PIECE_BYTES_MAX, StoredTensor
-from lodefs.torch.weights import read_tensors, weights_files
+from lodefs.torch.weights import WeightsFile, read_tensors, weights_files
 from tests.support.lodefs.dataset_node import DatasetNode
 from tests.support.lodefs.safetensors_files import file_of, of_tensors
 from tests.support.proxy.node_process import REPO
@@ -112,3 +113,31 @@ def test_what_cannot_be_read_is_named(
     """The error names the file, shard or tensor."""
     with pytest.raises(error, match=why):
         read(model, path, **which)
+
+
+def test_pieces_are_read_in_a_random_order() -> None:
+    """Nodes that load one model at once do not all ask for the same bytes at the same moment, and
+    each reads all of them once."""
+
+    class Recorder:
+        def __init__(self) -> None:
+            self.firsts: list[int] = []
+
+        def read_into(self, _node: object, first: int, _buffer: memoryview) -> None:
+            self.firsts.append(first)
+
+    class Nothing:
+        @contextmanager
+        def room(self, _first: int, _end: int) -> Iterator[memoryview]:
+            yield memoryview(b"")
+
+    begins = [number * PIECE_BYTES_MAX for number in range(40)]
+    tensors = [
+        StoredTensor(str(first), "U8", (PIECE_BYTES_MAX,), first, first + PIECE_BYTES_MAX)
+        for first in begins
+    ]
+    recorder = Recorder()
+    found: Any = SimpleNamespace(bytes=recorder)
+    read_tensors(found, [WeightsFile(cast("Any", None), tensors)], lambda _: Nothing())
+    assert sorted(recorder.firsts) == begins
+    assert max(recorder.firsts[:20]) >= begins[28]  # in order, threads are not so far apart
