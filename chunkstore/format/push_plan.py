@@ -17,11 +17,13 @@ from lodefs.chunkstore.format.commit import Large
 from lodefs.chunkstore.format.envelope import seal, unseal
 from lodefs.chunkstore.format.metadata import Metadata
 from lodefs.chunkstore.format.names import (
+    NAME_BYTES_MAX,
     CommitId,
     Digest,
     PackId,
     check_ref_name,
     check_repo,
+    check_source,
     parse_id,
 )
 from lodefs.chunkstore.format.tree import Kind, Segment, TreeEntry
@@ -29,10 +31,12 @@ from lodefs.chunkstore.types import Buffer
 
 VERSION = 1
 PIECE_VERSION = 2  # of documents of parts that have one piece of a large file
+IN_PLACE_VERSION = 2  # of plans of imports in place
 PARTS_MAX = 10**8  # parts have numbers of 8 digits
 PLAN_SIZE_BYTES_MAX = 1 << 20
 PART_SIZE_BYTES_MAX = 64 << 20
 RESULT_SIZE_BYTES_MAX = 1 << 20
+_NO_NAMES = frozenset((b"", b".", b".."))
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
 T = TypeVar("T")
@@ -69,10 +73,20 @@ class PlannedPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     piece: PlannedPiece | None = None
 
 
+class PlannedInPlace(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What stays where it is: objects of at least ``copy_below_bytes``, in the source that the
+    settings of each task give this name, with keys that begin with ``prefix``."""
+
+    source: str
+    prefix: str
+    copy_below_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class PushPlan:
     """A push in parts: where from and where to, the fields of the commit, and the totals of the
-    scan. ``head`` is the commit of the branch when the plan was made."""
+    scan. ``head`` is the commit of the branch when the plan was made. ``in_place`` is set for an
+    import in place; ``source`` is then a URL without endpoint, region and profile."""
 
     name: str
     lodefs: str  # the version that made it
@@ -87,6 +101,7 @@ class PushPlan:
     files: int  # regular files and symlinks
     directories: int  # including the root
     size_bytes: int
+    in_place: PlannedInPlace | None = None
 
 
 class FilePiece(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_fields=True):
@@ -144,6 +159,10 @@ class _PlanBody(msgspec.Struct, forbid_unknown_fields=True):
     size_bytes: int
 
 
+class _InPlacePlanBody(_PlanBody, kw_only=True, forbid_unknown_fields=True):
+    in_place: PlannedInPlace
+
+
 class _Root(msgspec.Struct, forbid_unknown_fields=True):
     digest: str
     size_bytes: int
@@ -189,13 +208,16 @@ def encode_plan(plan: PushPlan) -> bytes:
     """Returns the document."""
     fields: dict[str, Any] = {name: getattr(plan, name) for name in _PlanBody.__struct_fields__}
     fields["head"] = None if plan.head is None else plan.head.hex()
-    return seal("push-plan", VERSION, _PlanBody(**fields))
+    if plan.in_place is None:
+        return seal("push-plan", VERSION, _PlanBody(**fields))
+    return seal("push-plan", IN_PLACE_VERSION, _InPlacePlanBody(**fields, in_place=plan.in_place))
 
 
 def decode_plan(data: Buffer, name: str, what: str) -> PushPlan:
     """Returns the plan of that name; ``what`` names the document in errors. Raises: Corrupt,
     UnknownFormat."""
-    body = unseal("push-plan", {VERSION: _PlanBody}, data, what)
+    bodies: dict[int, type[_PlanBody]] = {VERSION: _PlanBody, IN_PLACE_VERSION: _InPlacePlanBody}
+    body = unseal("push-plan", bodies, data, what)
     if body.name != name:
         raise Corrupt(f"{what} is the plan {body.name!r}, not {name}")
     if min(body.parts, body.files, body.directories, body.size_bytes) < 0:
@@ -203,6 +225,8 @@ def decode_plan(data: Buffer, name: str, what: str) -> PushPlan:
     try:
         check_repo(body.repo)
         check_ref_name(body.branch)
+        if isinstance(body, _InPlacePlanBody):
+            check_source(body.in_place.source)
         head = None if body.head is None else CommitId(parse_id(body.head))
     except InvalidInput as error:
         raise Corrupt(f"{what}: {error}") from error
@@ -226,8 +250,17 @@ def decode_part(data: Buffer, number: int, what: str) -> PlannedPart:
         columns = (one.modes, one.sizes, one.mtimes_ns, one.ctimes_ns)
         if any(len(column) != len(one.names) for column in columns):
             raise Corrupt(f"{what} has columns of different lengths")
+        _check_names(one, what)
     _check_piece(part, what)
     return part
+
+
+def _check_names(directory: PlannedDirectory, what: str) -> None:
+    """Raises: Corrupt for a name that may lead out of the source."""
+    above = directory.path.split(b"/") if directory.path else ()
+    for name in (*above, *directory.names):
+        if name in _NO_NAMES or b"/" in name or b"\0" in name or len(name) > NAME_BYTES_MAX:
+            raise Corrupt(f"{what} has a file or directory with the name {name!r}")
 
 
 def _check_piece(part: PlannedPart, what: str) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass
 from typing import TypeVar
 
 from lodefs.chunkstore.errors import AlreadyExists, NotFound, Unavailable
@@ -30,6 +31,16 @@ T = TypeVar("T")
 
 _JOINS_MAX = 100  # each one fails since another task has begun a writer at the same time
 _WRITER_SIZE_BYTES_MAX = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class PlanWriter:
+    """The newest writer of a plan: its number among them, its entry in the journal, and its end
+    (None: it goes on)."""
+
+    number: int
+    entry: int
+    end: End | None
 
 
 class PushPlans:
@@ -102,8 +113,14 @@ class PushPlans:
     def writer(self, name: str) -> tuple[int, int]:
         """Returns the number of the newest writer, and its entry in the journal. Raises:
         NotFound."""
-        number = last_of_row(lambda n: self._writer(name, n) is not None, -1)
-        if number < 0 or (writer := self._writer(name, number)) is None:
+        found: dict[int, int | None] = {}
+
+        def has(number: int) -> bool:
+            found[number] = self._writer(name, number)
+            return found[number] is not None
+
+        number = last_of_row(has, -1)
+        if (writer := found[number] if number >= 0 else None) is None:
             raise NotFound(f"{self._objects.url} has no plan {name}")
         return number, writer
 
@@ -148,30 +165,37 @@ def begin_plan(store: Store, name: str, clock: Callable[[], float] = time.time) 
     return RefWrite(store, clock, shared=entry)
 
 
-def join_plan(store: Store, name: str, clock: Callable[[], float] = time.time) -> RefWrite:
-    """Returns the write that all tasks of a plan share, after a heartbeat; another one if it has
-    ended. Raises: NotFound."""
+def writer_of(store: Store, name: str) -> PlanWriter:
+    """Returns the newest writer of a plan. Raises: NotFound."""
+    number, entry = PushPlans(store.objects).writer(name)
+    return PlanWriter(number, entry, StoreJournal(store.objects).end(entry))
+
+
+def join_plan(
+    store: Store, name: str, writer: PlanWriter, clock: Callable[[], float] = time.time
+) -> RefWrite:
+    """Returns the write that all tasks of a plan share, after a heartbeat; another one if
+    ``writer``, its newest one, has ended. Raises: NotFound."""
     plans, journal = PushPlans(store.objects), StoreJournal(store.objects, clock)
     for _ in range(_JOINS_MAX):
-        number, writer = plans.writer(name)
-        if journal.end(writer) is None:
-            write = RefWrite(store, clock, shared=journal.entry(writer))
+        if writer.end is None:
+            write = RefWrite(store, clock, shared=journal.entry(writer.entry))
             write.beat()
             return write
         entry = journal.append()
         try:
-            plans.put_writer(name, number + 1, entry.number)
+            plans.put_writer(name, writer.number + 1, entry.number)
         except AlreadyExists:
             journal.put_end(End(entry.number, None))
+            writer = writer_of(store, name)
             continue
         return RefWrite(store, clock, shared=entry)
     raise Unavailable(f"the writers of the plan {name} end at once, again and again: try later")
 
 
-def commit_of(store: Store, plan: PushPlan) -> CommitId | None:
-    """Returns the commit that a plan became; None if it is not finished."""
-    _, writer = PushPlans(store.objects).writer(plan.name)
-    end = StoreJournal(store.objects).end(writer)
+def commit_of(store: Store, writer: PlanWriter) -> CommitId | None:
+    """Returns the commit that the plan of a writer became; None if it is not finished."""
+    end = writer.end
     if end is None or end.intent is None:
         return None
     ref, sequence, commit = end.intent.ref, end.intent.sequence, end.intent.commit

@@ -15,6 +15,7 @@ from lodefs.api.parts.executors import opened_executor
 from lodefs.api.parts.part_tasks import (
     ATTEMPTS_MAX,
     IN_FLIGHT_MAX,
+    WAITING_MAX,
     TaskResult,
     map_tasks,
     run_tasks,
@@ -104,6 +105,15 @@ def test_results_come_in_the_order_of_the_items() -> None:
     assert next(found) == 0
     assert len(taken) < IN_FLIGHT_MAX + 40
     assert [0, *found] == [n * n for n in range(IN_FLIGHT_MAX + 40)]
+
+
+def test_results_that_wait_for_a_slow_task_are_bounded() -> None:
+    """Until the executor gets the first one again, only so many items after it are taken."""
+    executor = FakeExecutor(lambda *_: len(executor.calls) == 1)
+    taken: list[int] = []
+    items = (taken.append(n) or n for n in range(10 * WAITING_MAX))
+    assert next(map_tasks(executor, str, items, look_every_s=0.0001)) == "0"
+    assert len(taken) <= WAITING_MAX + IN_FLIGHT_MAX
 
 
 def test_what_a_function_raises_is_raised() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -19,7 +20,7 @@ from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.format.push_plan import PartResult, PushPlan
 from lodefs.chunkstore.format.tree import TreeEntry
-from lodefs.chunkstore.journal.push_plans import commit_of, join_plan
+from lodefs.chunkstore.journal.push_plans import commit_of, join_plan, writer_of
 from lodefs.chunkstore.push.changes.branch_commits import store_trees
 from lodefs.chunkstore.push.changes.overlay import (
     ChangedDirectory,
@@ -30,7 +31,7 @@ from lodefs.chunkstore.push.changes.overlay import (
 from lodefs.chunkstore.push.committer import Committer, Head, head_of
 from lodefs.chunkstore.push.limits import Changes, check_changes
 from lodefs.chunkstore.push.parts.file_pieces import SplitFile, split_files
-from lodefs.chunkstore.push.parts.plan import open_plan
+from lodefs.chunkstore.push.parts.plan import open_plan, options_of
 from lodefs.chunkstore.push.parts.plan_status import read_status
 from lodefs.chunkstore.push.push import PushResult
 from lodefs.chunkstore.push.scanner import Skipped
@@ -64,10 +65,11 @@ def finish_plan(
     nothing is committed, and the plan stays.
     """
     plan = open_plan(store, name)
+    options = options_of(plan, options)
     try:
         return _finished(store, plan, options, progress, onto)
     except Conflict:
-        if commit_of(store, plan) is None:
+        if commit_of(store, writer_of(store, name)) is None:
             raise
         return _finished(store, plan, options, progress, onto)  # others have done so meanwhile
 
@@ -79,9 +81,11 @@ def _finished(
     progress: Progress | None,
     onto: CommitId | None,
 ) -> PushResult:
-    if commit_of(store, plan) is None:
-        write = join_plan(store, plan.name, options.clock)
-    status = read_status(store, plan)
+    writer = writer_of(store, plan.name)
+    if commit_of(store, writer) is None:
+        write = join_plan(store, plan.name, writer, options.clock)
+        writer = replace(writer, entry=write.begin().number, end=None)
+    status = read_status(store, plan, writer)
     if status.commit is not None:
         return _repeated(store, plan, [*status.done.values()], status.commit)
     status.require_done()

@@ -17,21 +17,33 @@ from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.push_plan import PartFailure, PartResult, PushPlan
 from lodefs.chunkstore.journal.named_packs import named_packs
 from lodefs.chunkstore.journal.purges import Purges
-from lodefs.chunkstore.journal.push_plans import PushPlans, commit_of, join_plan
+from lodefs.chunkstore.journal.push_plans import (
+    PlanWriter,
+    PushPlans,
+    commit_of,
+    join_plan,
+    writer_of,
+)
 from lodefs.chunkstore.journal.ref_write import Collected, RefWrite
 from lodefs.chunkstore.journal.tombstoned import MemoryCondemned
 from lodefs.chunkstore.push.committer import Committer
 from lodefs.chunkstore.push.index.push_index import IndexBroken
-from lodefs.chunkstore.push.pack_check import PacksLost, lacking_named
+from lodefs.chunkstore.push.pack_check import PacksLost, Relies, lacking_named, lost_in_place
 from lodefs.chunkstore.push.parts.part import PartPacks, read_part
-from lodefs.chunkstore.push.parts.plan import open_plan
+from lodefs.chunkstore.push.parts.plan import open_plan, options_of
 from lodefs.chunkstore.push.session import AttemptResult, PushOptions, PushSession
-from lodefs.chunkstore.repo.pack_reader import PackReader
+from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, PackReader
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.progress import Progress
 
 Outcome = PartResult | LodefsError
+SourceOf = Callable[[PushPlan], bytes]
+
+
+def planned_source(plan: PushPlan) -> bytes:
+    """Returns the source of a plan as the plan names it."""
+    return plan.source
 
 
 def do_part(
@@ -62,12 +74,14 @@ def do_parts(
     options: PushOptions,
     tell: Callable[[int, Outcome], None],
     progress: Progress | None = None,
+    source_of: SourceOf = planned_source,
 ) -> None:
     """Does parts, and calls ``tell`` with the result of each, in any order, or with its error,
-    which does not stop the others.
+    which does not stop the others. ``source_of`` returns where this machine reads the source of the
+    plan; it may raise.
 
     Raises: NotFound for a plan that is gone; InvalidInput for a number that it does not have;
-    UnknownFormat for another version of lodefs.
+    UnknownFormat for another version of lodefs; what ``source_of`` raises.
     """
     plan, todo = open_plan(store, name), deque(numbers)
     for number in todo:
@@ -75,14 +89,16 @@ def do_parts(
             raise InvalidInput(
                 f"the plan {name} has no part {number}: it has {plan.parts}, from 0 on"
             )
-    row = _Row(store, plan, options, tell, progress or Progress(), todo)
+    options, root = options_of(plan, options), source_of(plan)
+    row = _Row(store, plan, options, root, tell, progress or Progress(), todo)
     while todo:
         row.run()
 
 
-def is_kept(store: Store, write: RefWrite, result: PartResult) -> bool:
+def is_kept(store: Store, write: RefWrite, result: PartResult, relies: Relies | None) -> bool:
     """Whether the store keeps all that a part has stored until ``write``, that of the plan, ends.
-    If the part was done for an earlier writer, it looks for that and saves it."""
+    If the part was done for an earlier writer, it looks for that and saves it; ``relies`` says on
+    which chunks in place the plan must not rely (None: it may on all)."""
     if Purges(store.objects).newest(result.purges_seen) > result.purges_seen:
         return False
     if result.writer == write.begin().number:
@@ -94,7 +110,12 @@ def is_kept(store: Store, write: RefWrite, result: PartResult) -> bool:
         write.save(tombstoned, named.found, named.found)
     except Collected:
         return False
-    return not lacking_named(store.objects, named, (), lambda _: 0)
+
+    def in_place(version: PackIndexVersion) -> int:
+        bits = named.found.get(version.index.pack_id, 0)
+        return 0 if relies is None else relies(store.objects, version, bits)
+
+    return not lacking_named(store.objects, named, (), in_place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +133,7 @@ class _Row:
     store: Store
     plan: PushPlan
     options: PushOptions
+    root: bytes  # where the source is for this machine
     tell: Callable[[int, Outcome], None]
     progress: Progress
     todo: deque[int]
@@ -125,9 +147,10 @@ class _Row:
         again, since no thread is left."""
         self._at, self._sent_before_bytes = self.todo[0], self.progress.bytes_sent
         try:
-            if self._tell_finished():
+            writer = writer_of(self.store, self.plan.name)
+            if self._tell_finished(writer):
                 return
-            write = join_plan(self.store, self.plan.name, self.options.clock)
+            write = join_plan(self.store, self.plan.name, writer, self.options.clock)
             while self.todo and (known := self._known(self.todo[0], write)):
                 self._told(known)
             if not self.todo:
@@ -168,7 +191,7 @@ class _Row:
         session.progress.phase = "reading files"
         try:
             part = PushPlans(self.store.objects).part(self.plan.name, number)
-            result = read_part(session, packs, self.plan.source, part)
+            result = read_part(session, packs, self.root, part)
         except (PacksLost, IndexBroken):
             raise
         except LodefsError as error:
@@ -193,12 +216,12 @@ class _Row:
         self._waiting.popleft()
         self._told(result)
 
-    def _tell_finished(self) -> bool:
+    def _tell_finished(self, writer: PlanWriter) -> bool:
         """Tells the results of all parts if the plan has become a commit. Returns whether it
         has."""
-        plans, name = PushPlans(self.store.objects), self.plan.name
-        if plans.result(name, self.todo[0]) is None or commit_of(self.store, self.plan) is None:
+        if commit_of(self.store, writer) is None:
             return False
+        plans, name = PushPlans(self.store.objects), self.plan.name
         for number in [*self.todo]:
             if (result := plans.result(name, number)) is not None:
                 self._told(result)
@@ -211,7 +234,8 @@ class _Row:
         that of the plan."""
         plans, name = PushPlans(self.store.objects), self.plan.name
         known = plans.result(name, number)
-        if known is None or not is_kept(self.store, write, known):
+        relies = lost_in_place if self.options.in_place is not None else None
+        if known is None or not is_kept(self.store, write, known, relies):
             return None
         result = replace(known, writer=write.begin().number)
         if result != known:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, UnknownFormat
 from lodefs.chunkstore.format.journal import End, RefName
 from lodefs.chunkstore.format.names import check_ref_name, check_repo
-from lodefs.chunkstore.format.push_plan import PushPlan, check_plan_name
+from lodefs.chunkstore.format.push_plan import PlannedInPlace, PushPlan, check_plan_name
 from lodefs.chunkstore.installed_version import installed_version
 from lodefs.chunkstore.journal.heartbeat import Heartbeat
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.journal.push_plans import PushPlans, begin_plan
 from lodefs.chunkstore.push.committer import head_of
+from lodefs.chunkstore.push.in_place import InPlace
 from lodefs.chunkstore.push.limits import Quota, check_names
 from lodefs.chunkstore.push.parts.part_scan import PartLimits, parts_of
 from lodefs.chunkstore.push.scanner import SYMLINK, ScannedDirectory, Skipped, SourceNotes
@@ -53,8 +54,8 @@ def make_plan(
     progress: Progress | None = None,
     limits: PartLimits | None = None,
 ) -> PlanResult:
-    """Plans the push of ``source`` to a branch. Of ``options`` it takes what a scan needs, and the
-    fields of the commit but the time.
+    """Plans the push of ``source`` to a branch, or its import in place. Of ``options`` it takes
+    what a scan needs, what stays in place, and the fields of the commit but the time.
 
     Raises: AlreadyExists for a name that is taken; OverQuota, TooManyRemovals; what a push raises
     for its source and branch. After an error there is no plan.
@@ -112,6 +113,15 @@ def open_plan(store: Store, name: str) -> PushPlan:
     return plan
 
 
+def options_of(plan: PushPlan, options: PushOptions) -> PushOptions:
+    """Returns the options of a task of a plan: what the plan leaves in place is not its choice."""
+    there = plan.in_place
+    if there is None:
+        return replace(options, in_place=None)
+    in_place = InPlace(there.source, there.prefix, there.copy_below_bytes)
+    return replace(options, in_place=in_place)
+
+
 def own_version() -> str:
     """Returns the version of lodefs, as plans have it."""
     return installed_version() or "unknown"
@@ -131,10 +141,11 @@ def _planned(session: PushSession, name: str, root: bytes, limits: PartLimits) -
             parts = sum(1 for _ in map_ahead(executor, put, planned, PUTS_MAX))
         if head.commit is not None and head.id is not None:
             check_names(store.packs, session.target, head.id, head.commit, source.top_names())
+    in_place = options.in_place
     plan = PushPlan(
         name=name,
         lodefs=own_version(),
-        source=source.root,
+        source=source.root if in_place is None else source.root.partition(b"?")[0],
         repo=session.branch.repo,
         branch=session.branch.name,
         head=head.id,
@@ -145,6 +156,7 @@ def _planned(session: PushSession, name: str, root: bytes, limits: PartLimits) -
         files=totals.files,
         directories=totals.directories,
         size_bytes=totals.size_bytes,
+        in_place=None if in_place is None else PlannedInPlace(**asdict(in_place)),
     )
     plans.put_plan(plan)
     scan = source.scan

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.format.push_plan import PartFailure, PartResult, PushPlan
-from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.journal.purges import Purges
-from lodefs.chunkstore.journal.push_plans import PushPlans, commit_of
+from lodefs.chunkstore.journal.push_plans import PlanWriter, PushPlans, commit_of, writer_of
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.parallel_map import map_ahead
 
@@ -53,12 +52,12 @@ class PlanStatus:
         )
 
 
-def read_status(store: Store, plan: PushPlan) -> PlanStatus:
-    """Reads what the tasks of a plan have left in the store."""
-    plans = PushPlans(store.objects)
-    status = PlanStatus(plan, commit_of(store, plan))
-    _, writer = plans.writer(plan.name)
-    is_over = StoreJournal(store.objects).end(writer) is not None and status.commit is None
+def read_status(store: Store, plan: PushPlan, writer: PlanWriter | None = None) -> PlanStatus:
+    """Reads what the tasks of a plan have left in the store. ``writer`` is its newest one, if the
+    caller knows it."""
+    plans, writer = PushPlans(store.objects), writer or writer_of(store, plan.name)
+    status = PlanStatus(plan, commit_of(store, writer))
+    is_over = writer.end is not None and status.commit is None
     newest_purge = Purges(store.objects).newest(-1)
 
     def read(number: int) -> PartResult | PartFailure | None:
@@ -70,7 +69,7 @@ def read_status(store: Store, plan: PushPlan) -> PlanStatus:
                 status.missing.append(number)
             elif isinstance(found, PartFailure):
                 status.failed[number] = found
-            elif is_over or found.writer != writer or found.purges_seen < newest_purge:
+            elif is_over or found.writer != writer.entry or found.purges_seen < newest_purge:
                 status.unchecked.append(number)
             else:
                 status.done[number] = found

@@ -329,6 +329,7 @@ class _WindowJoiner:
             last=large.is_over,
             digest=large.hasher.digest() if large.is_over else None,
             stat=got.stat if large.is_over else None,
+            origin=FileOrigin.of(large.attempt.file.path, got.stat, got.condition, bounds[first]),
             stretch=Stretch(begin, bounds[stop]),
         )
         return [part], start

@@ -7,7 +7,7 @@ a task of a plan has done is in the store, and a task that only reads is done ag
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sized
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -16,6 +16,7 @@ from lodefs.chunkstore.errors import LodefsError, Unavailable
 from lodefs.chunkstore.system.progress import Progress
 
 IN_FLIGHT_MAX = 256  # tasks that an executor has at once: more than two for each of 100 workers
+WAITING_MAX = 4 * IN_FLIGHT_MAX  # results that are kept until a slow task before them is done
 ATTEMPTS_MAX = 3  # at a task that fails for a reason that may pass
 LOOK_EVERY_S = 60.0  # for results that the executor has lost
 SILENT_LOOKS_MAX = 30  # then short tasks count as lost, and the executor gets them again
@@ -69,13 +70,15 @@ def map_tasks(
     look_every_s: float = LOOK_EVERY_S,
 ) -> Iterator[U]:
     """Yields what a function returns for each item, in their order; it takes them on demand. A call
-    should take seconds, and may be made more than once.
+    should take seconds, and may be made more than once. At most WAITING_MAX results wait for one
+    before them.
 
     Raises: what the function raises; Unavailable if the executor takes no more tasks, or loses one
     again and again.
     """
-    tasks = _Tasks(executor, _Function(function), enumerate(enumerate(items)), None, look_every_s)
     found: dict[int, TaskResult] = {}
+    numbered = enumerate(enumerate(items))
+    tasks = _Tasks(executor, _Function(function), numbered, None, look_every_s, found)
     first = 0
     for one in tasks.results():
         found[one.number] = one
@@ -112,14 +115,17 @@ class _Tasks(Generic[T]):
         items: Iterable[tuple[int, T]],
         is_done: Callable[[int], bool] | None,
         look_every_s: float,
+        waiting: Sized = (),
     ) -> None:
         """Each item has a number of its own, and is taken on demand. ``is_done`` None: only the
-        executor has the results, and the tasks are so short that long silence means a loss."""
+        executor has the results, and the tasks are so short that long silence means a loss.
+        ``waiting`` are results that wait for others: too many of them hold up new items."""
         self._executor = executor
         self._task = task
         self._items = iter(items)
         self._is_done = is_done
         self._look_every_s = look_every_s
+        self._waiting = waiting
         self._open: dict[int, T] = {}  # the items without a result
         self._later: deque[int] = deque()  # to be tried again
         self._attempts = Counter[int]()
@@ -143,7 +149,8 @@ class _Tasks(Generic[T]):
     def _fill(self) -> bool:
         """Submits as many tasks as may run. Returns whether any item has no result."""
         while len(self._running) < IN_FLIGHT_MAX:
-            numbered = next(self._items, None)
+            is_full = len(self._waiting) >= WAITING_MAX
+            numbered = None if is_full else next(self._items, None)
             if numbered is not None:
                 self._open[numbered[0]] = numbered[1]
                 self._submit(numbered[0])

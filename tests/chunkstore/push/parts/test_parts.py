@@ -250,6 +250,17 @@ def test_finish_names_the_parts_that_are_to_be_done(site: Site) -> None:
     site.assert_pushed(site.finish())
 
 
+def test_the_writer_of_a_plan_is_asked_for_once(site: Site) -> None:
+    """By the status and by finish: the first one, two after it that are not there, its end."""
+    _some_files(site.source)
+    site.do(*range(site.plan().parts))
+    for step in (site.status, site.finish):
+        site.objects.forget()
+        step()
+        assert site.objects.count("get", "plans/p/writers/") == 3
+        assert site.objects.count("get", "journal/ends/") == 1
+
+
 class _Killed(BaseException):
     """The process is gone: no handler of errors sees it."""
 
