@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, NamedTuple, Unpack
 from urllib.parse import quote, unquote
@@ -17,6 +18,7 @@ from lodefs.settings.session import spec_of
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.objects.in_place.source_settings import SourceSettings
+    from lodefs.chunkstore.push.in_place import InPlace
     from lodefs.chunkstore.push.limits import AllowRemovals
     from lodefs.chunkstore.push.session import CommitResult
 
@@ -54,6 +56,10 @@ def import_in_place(
             is_flag=True,
         ),
     ] = False,
+    executor: Annotated[
+        str | Executor | None,
+        option("Read with processes:N or other machines: dask://HOST:PORT, mpi, ray://HOST:PORT."),
+    ] = None,
     **options: Unpack[ImportOptions],
 ) -> CommitResult:
     """Commits the objects below ``s3://BUCKET/PREFIX`` to ``REPO[@BRANCH][:PATH]`` as ``push``
@@ -61,31 +67,45 @@ def import_in_place(
 
     ``source``: the name of a source in the settings whose URL is the beginning of ``url``; by
     default the one with the longest such URL. Readers read these objects from the source that their
-    own settings give that name. The rest: as for ``push``.
+    own settings give that name, and so do the workers of an ``executor``. The rest: as for
+    ``push``.
 
     Raises: InvalidInput if the settings name no such source; what ``push`` raises.
     """
     from lodefs.chunkstore.push.changes.change import PutDirectory
     from lodefs.chunkstore.push.changes.commit_changes import commit_changes
-    from lodefs.chunkstore.push.in_place import InPlace
     from lodefs.chunkstore.push.push import push
 
     spec = spec_of(repo)
-    if copy_below < COPY_BELOW_BYTES_MIN:
-        raise InvalidInput(f"copy_below must be at least {COPY_BELOW_BYTES_MIN} bytes (64KiB)")
+    if executor is not None:
+        if spec.path:
+            raise InvalidInput(f"{spec}: an import with an executor takes REPO[@BRANCH] alone")
+        from lodefs.api.parts.push_plans import push_with
+
+        there = {"in_place": True, "copy_below": copy_below, "source_name": source}
+        return push_with(executor, url, spec, allow_removals, {**options, **there})
     with opened_for(options) as settings:
-        sources = settings.config.sources
-        place = place_of(url, sources, source)
-        core = replace(
-            push_options(settings, options, allow_removals=allow_removals),
-            in_place=InPlace(place.source, place.prefix, copy_below),
-        )
-        root = readable_url(url, sources[place.source])
+        root, in_place = left_in_place(url, settings.config.sources, source, copy_below)
+        core = push_options(settings, options, allow_removals=allow_removals)
+        core = replace(core, in_place=in_place)
         progress = options.get("progress")
         if not spec.path:
             return push(settings.store, root, spec.repo, spec.rev, core, progress)
         changes = [PutDirectory(spec.path, root)]
         return commit_changes(settings.store, spec.repo, spec.rev, changes, core, progress=progress)
+
+
+def left_in_place(
+    url: str, sources: Mapping[str, SourceSettings], name: str | None, copy_below: int
+) -> tuple[str, InPlace]:
+    """Returns the URL that an import reads, and what it leaves there. Raises: InvalidInput."""
+    from lodefs.chunkstore.push.in_place import InPlace
+
+    if copy_below < COPY_BELOW_BYTES_MIN:
+        raise InvalidInput(f"copy_below must be at least {COPY_BELOW_BYTES_MIN} bytes (64KiB)")
+    place = place_of(url, sources, name)
+    in_place = InPlace(place.source, place.prefix, copy_below)
+    return readable_url(url, sources[place.source]), in_place
 
 
 class SourcePlace(NamedTuple):

@@ -147,11 +147,7 @@ def push(
     if executor is not None:
         from lodefs.api.parts.push_plans import push_with
 
-        given = check or options.pop("dry_run", False) or options.pop("rate_bytes_s", None)
-        if given:
-            raise InvalidInput("a push with an executor takes no --check, --dry-run and --rate")
-        options.pop("workers", None)  # each task reads in its own process
-        return push_with(executor, place, spec, allow_removals, options)
+        return push_with(executor, place, spec, allow_removals, {**options, "check": check})
     with opened_for(options) as settings:
         core = push_options(settings, options, allow_removals=allow_removals, check=check)
         progress = options.get("progress")

@@ -42,6 +42,7 @@ def plan() -> None:
 @cli.command(
     'lodefs plan create crawl-7 /data/crawl data/crawl -m "seventh crawl"',
     "lodefs plan create crawl-7 s3://their-bucket/crawl data/crawl@new",
+    "lodefs plan create crawl-7 s3://their-bucket/crawl data/crawl --in-place",
     group=plan,
     store=True,
     of=push_plans.create_plan,
@@ -120,6 +121,9 @@ def run(
     name: str = cli.argument("PLAN"),
     executor: str = cli.option(EXECUTORS, required=True, metavar="EXECUTOR"),
     skip_unreadable: bool = cli.option("Leave out files that cannot be read or that change."),
+    source: str | None = cli.option(
+        "Read only SRC: refuse a plan of another source.", metavar="SRC"
+    ),
     as_json: bool = cli.JSON,
 ) -> None:
     """Do all parts of PLAN that are not done, with an executor.
@@ -128,7 +132,12 @@ def run(
     """
     with show_progress() as progress:
         failed = push_plans.run_plan(
-            name, executor, skip_unreadable=skip_unreadable, progress=progress, session=session
+            name,
+            executor,
+            skip_unreadable=skip_unreadable,
+            source=source,
+            progress=progress,
+            session=session,
         )
     for one in failed:
         _tell(one, as_json=as_json)
@@ -177,11 +186,10 @@ def finish(
     """
     with show_progress() as progress:
         result = push_plans.finish_plan(name, session=session, progress=progress, **options)
-    made = push_plans.status_of(name, session=session).plan
     if as_json:
         cli.write_json(json_of(result, dry_run=False))
     else:
-        report(result, Spec(made.repo, made.branch), dry_run=False, as_json=False)
+        report(result, push_plans.branch_of(name, session=session), dry_run=False, as_json=False)
 
 
 @cli.command("lodefs plan discard crawl-7", group=plan, store=True)

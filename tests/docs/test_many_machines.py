@@ -84,6 +84,6 @@ def test_an_array_and_a_job(user: User) -> None:
     shell, flag, command = container["command"]
     assert (shell, flag) == ("sh", "-c")
     for index in ("0", str(job["spec"]["completions"] - 1)):
-        user.sh(command, JOB_COMPLETION_INDEX=index)
+        user.sh(command, JOB_COMPLETION_INDEX=index, SOURCE="./crawl")
     user.sh("lodefs plan finish crawl-7")
     user.assert_pushed()

@@ -32,7 +32,7 @@ def job(tag: str) -> dict[str, Any]:
     (container,) = found["spec"]["template"]["spec"]["containers"]
     container["image"] = f"{images.LODEFS}:{tag}"
     container["resources"]["requests"] = {"cpu": "100m", "memory": "100Mi"}
-    more = {**ENVIRONMENT, "LODEFS_STORE": STORE}
+    more = {**ENVIRONMENT, "LODEFS_STORE": STORE, "SOURCE": SOURCE}
     container["env"] = [{"name": name, "value": value} for name, value in more.items()]
     return found
 

@@ -76,6 +76,24 @@ def test_a_bucket_read_in_place(rgw: S3Server, rgw_bucket: str, tmp_path: Path) 
 
 
 @pytest.mark.rgw
+@pytest.mark.slow
+def test_an_import_by_many_processes(rgw: S3Server, rgw_bucket: str, tmp_path: Path) -> None:
+    """An executor's and an array's commits have the tree of a plain import, and as few bytes."""
+    files_of(rgw_bucket, rgw)
+    lodefs, url = store_in(rgw_bucket, rgw, tmp_path), f"s3://{rgw_bucket}/in put"
+    imported = lodefs.json("import", url, "executor", "--executor", "processes:2")
+    assert imported["stored_bytes"] < 0.02 * imported["size_bytes"]
+    assert lodefs.json("import", url, "executor")["unchanged"]
+    lodefs.run("plan", "create", "p", url, "array", "--in-place")
+    for task in ("2/2", "1/2", "2/2"):
+        lodefs.run("plan", "part", "p", task, "--source", url)
+    finished = lodefs.json("plan", "finish", "p")
+    assert (finished["files"], finished["size_bytes"]) == (13, imported["size_bytes"])
+    assert lodefs.json("import", url, "array")["unchanged"]
+    lodefs.run("pull", "array", tmp_path / "copy")
+
+
+@pytest.mark.rgw
 @pytest.mark.fuse
 @pytest.mark.slow
 def test_a_bucket_that_is_adopted_and_deleted(

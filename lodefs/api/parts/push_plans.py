@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Annotated, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
+from lodefs.api.importing import COPY_BELOW_BYTES, left_in_place
 from lodefs.api.parts.executors import opened_executor
 from lodefs.api.parts.part_tasks import TaskResult, run_tasks
+from lodefs.api.parts.plan_sources import source_of
 from lodefs.api.pushing import PlanOptions, opened_for, push_options
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
 from lodefs.chunkstore.format.names import CommitId, Spec
 from lodefs.cli.parameters import option
+from lodefs.cli.parsed_type import SIZE
 from lodefs.settings.session import Session, Where, opened, revision_of
 
 if TYPE_CHECKING:
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
     from lodefs.chunkstore.push.push import PushResult
     from lodefs.chunkstore.system.progress import Progress
 
+_NOT_IN_PARTS = ("check", "dry_run", "rate_bytes_s")  # options of a push
 _TASK_READERS = 0  # an executor has a process for each task that it does at once
 
 
@@ -35,6 +39,9 @@ class TaskOptions(Where, total=False):
 
     skip_unreadable: Annotated[bool, option("Leave out files that cannot be read or that change.")]
     workers: Annotated[int | None, option("Processes that read and compress.", between=(0, 256))]
+    source: Annotated[
+        str | None, option("Read only SRC: refuse a plan of another source.", metavar="SRC")
+    ]
     progress: Progress | None
 
 
@@ -42,10 +49,20 @@ def create_plan(
     name: str,
     source: str | os.PathLike[str],
     repo: str | Spec,
+    *,
+    in_place: Annotated[
+        bool, option("Leave large objects where they are, as lodefs import does.", is_flag=True)
+    ] = False,
+    copy_below: Annotated[
+        int, option("With --in-place: store the bytes of smaller objects [1MiB].", type=SIZE)
+    ] = COPY_BELOW_BYTES,
+    source_name: str | None = None,
     **options: Unpack[PlanOptions],
 ) -> PlanResult:
     """Plans the push of a directory or URL to ``REPO[@BRANCH]`` in parts, under a name that all
-    machines use. All of them must see the source at the same place. The rest: as for ``push``."""
+    machines use. All of them must see the source at the same place. ``in_place``: the plan is one
+    of an import in place, with ``copy_below`` and ``source_name`` (``source``) as there. The rest:
+    as for ``push``."""
     from lodefs.chunkstore.push.parts.plan import make_plan
     from lodefs.chunkstore.push.remote.remote_files import is_url
 
@@ -53,6 +70,10 @@ def create_plan(
     place = os.fspath(source) if is_url(source) else Path(source)
     with opened_for(options) as settings:
         core = push_options(settings, options)
+        if in_place:
+            sources = settings.config.sources
+            place, left = left_in_place(str(place), sources, source_name, copy_below)
+            core = replace(core, in_place=left)
         progress = options.get("progress")
         return make_plan(settings.store, name, place, spec.repo, spec.rev, core, progress)
 
@@ -85,7 +106,8 @@ def run_plan(
     of one, and returns those that failed. Raises: Unavailable if the executor itself fails."""
     with opened_executor(executor) as opened, opened_for(options) as settings:
         todo = spread(status_of(name, session=settings).todo)
-        task = PartTask(settings.store_url, name, skip=options.get("skip_unreadable", False))
+        skip, source = options.get("skip_unreadable", False), options.get("source")
+        task = PartTask(settings.store_url, name, skip, source and _absolute(source))
         is_done = partial(_is_done, settings, name)
         try:
             return run_tasks(opened, task, todo, is_done, options.get("progress"))
@@ -107,6 +129,14 @@ def status_of(name: str, *, store: str | None = None, session: Session | None = 
 
     with opened(session, store=store) as settings:
         return read_status(settings.store, open_plan(settings.store, name))
+
+
+def branch_of(name: str, *, session: Session) -> Spec:
+    """The branch that a plan is for."""
+    from lodefs.chunkstore.push.parts.plan import open_plan
+
+    plan = open_plan(session.store, name)
+    return Spec(plan.repo, plan.branch)
 
 
 def finish_plan(
@@ -152,17 +182,24 @@ def push_with(
     source: str | os.PathLike[str],
     spec: Spec,
     allow_removals: bool | AllowRemovals,
-    options: PlanOptions,
+    options: Mapping[str, Any],
 ) -> PushResult:
-    """Pushes with an executor: plans, does all parts, commits. After an error the plan stays, and
-    the error names it."""
+    """Pushes with an executor: plans, does all parts, commits. ``options`` are those of a push and
+    of ``create_plan``. After an error the plan stays, and the error names it."""
     name = f"push-{token_hex(6)}"
-    with opened_executor(executor) as opened, opened_for(options) as settings:
-        progress, skip = options.get("progress"), options.get("skip_unreadable", False)
-        given: PlanOptions = {**options, "session": settings}
+    if any(map(options.get, _NOT_IN_PARTS)):
+        raise InvalidInput("a push with an executor takes no --check, --dry-run and --rate")
+    left_out = (*_NOT_IN_PARTS, "workers")  # each task reads in its own process
+    given = {one: value for one, value in options.items() if one not in left_out}
+    where: Where = {"session": given.get("session"), "store": given.get("store")}
+    with opened_executor(executor) as opened, opened_for(where) as settings:
+        progress, skip = given.get("progress"), given.get("skip_unreadable", False)
+        given["session"] = settings
         left = create_plan(name, source, spec, **given)
+        task: TaskOptions = {"skip_unreadable": skip, "progress": progress, "session": settings}
+        task["source"] = os.fsdecode(left.plan.source)
         try:
-            run_plan(name, opened, skip_unreadable=skip, progress=progress, session=settings)
+            run_plan(name, opened, **task)
             result = finish_plan(
                 name, allow_removals=allow_removals, progress=progress, session=settings
             )
@@ -181,9 +218,11 @@ class PartTask:
     store_url: str
     plan: str
     skip: bool = False
+    source: str | None = None  # the only one that it may read; a real path or a URL
 
     def __call__(self, number: int) -> TaskResult:
         options: TaskOptions = {"skip_unreadable": self.skip, "workers": _TASK_READERS}
+        options["source"] = self.source
         with opened(None, store=self.store_url) as settings:
             (result,) = _done(settings, self.plan, [number], options)
             return result
@@ -209,8 +248,16 @@ def _done(
         tell(found[-1])
 
     core = push_options(settings, options)
-    done_parts(settings.store, name, numbers, core, add, options.get("progress"))
+    own_source = partial(source_of, settings.config.sources, options.get("source"))
+    done_parts(settings.store, name, numbers, core, add, options.get("progress"), own_source)
     return found
+
+
+def _absolute(source: str) -> str:
+    """A source as processes in other directories name it."""
+    from lodefs.chunkstore.push.source_directory import real_root
+
+    return os.fsdecode(real_root(source))
 
 
 def _is_done(settings: Session, name: str, number: int) -> bool:

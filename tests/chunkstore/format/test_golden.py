@@ -316,6 +316,7 @@ def test_any_cut_is_noticed(name: str) -> None:
 def test_reads_a_golden_plan() -> None:
     """The plan of a push, a part, its result, its failure and the writer come out."""
     assert push_plan.decode_plan(read("push-plan"), "crawl-7", "x") == golden.plan()
+    assert push_plan.decode_plan(read("push-plan-2"), "crawl-7", "x") == golden.plan_in_place()
     assert push_plan.decode_part(read("push-part"), 1, "x") == golden.plan_part()
     assert push_plan.decode_result(read("push-result"), 1, "x") == golden.plan_result()
     assert push_plan.decode_part(read("push-part-2"), 1, "x") == golden.plan_piece()

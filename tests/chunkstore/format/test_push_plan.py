@@ -35,6 +35,28 @@ def test_impossible_values_are_refused() -> None:
         )
 
 
+@pytest.mark.parametrize("path", [b"..", b"a/../b", b"/etc", b"a//b", b"."])
+@pytest.mark.parametrize("name", [b"..", b".", b"", b"a/b", b"a\0", b"n" * 256])
+def test_no_path_of_a_part_leads_out_of_the_source(path: bytes, name: bytes) -> None:
+    """Whoever can write the store can write such a part."""
+    for one in (
+        push_plan.PlannedDirectory(path, [b"x"], b"\0", [1], [1], [1]),
+        push_plan.PlannedDirectory(b"a", [name], b"\0", [1], [1], [1]),
+    ):
+        data = push_plan.encode_part(push_plan.PlannedPart(1, [one]))
+        with pytest.raises(Corrupt, match="plans/p/parts/1 has a file or directory with the name"):
+            push_plan.decode_part(data, 1, "plans/p/parts/1")
+
+
+def test_a_source_in_place_has_a_name_of_the_settings() -> None:
+    """Others are refused."""
+    plan = golden.plan_in_place()
+    assert plan.in_place is not None
+    wrong = replace(plan, in_place=msgspec.structs.replace(plan.in_place, source="../x"))
+    with pytest.raises(Corrupt, match="plans/p/plan"):
+        push_plan.decode_plan(push_plan.encode_plan(wrong), "crawl-7", "plans/p/plan")
+
+
 @pytest.mark.parametrize("piece", [(0, 0, True), (5, 4, False), (-1, 4, False), (0, 2**41, True)])
 def test_a_piece_lies_in_the_only_file_of_its_part(piece: tuple[int, int, bool]) -> None:
     """Others are refused, and so is a piece in a part that has several files."""

@@ -71,6 +71,36 @@ def test_a_part_that_fails_is_told(lodefs: Lodefs, source: Path) -> None:
     assert lodefs("plan", "finish", "p", "--json").json["files"] == 8
 
 
+def test_a_task_refuses_a_plan_of_another_source(lodefs: Lodefs, source: Path) -> None:
+    """It names both, and reads nothing; that of the right source does its parts."""
+    assert lodefs("plan", "create", "p", str(source), "r").code == 0
+    ran = lodefs("plan", "part", "p", "1/1", "--source", str(source.parent))
+    assert (ran.code, f"of {source}, and this task may read {source.parent}" in ran.err) == (
+        2,
+        True,
+    )
+    assert lodefs("plan", "status", "p", "--json").json["missing"] == [1, 2, 3, 4, 5]
+    assert lodefs("plan", "part", "p", "1/1", "--source", f"{source}/").code == 0
+    assert lodefs("plan", "finish", "p").code == 0
+
+
+@pytest.mark.parametrize(
+    ("more", "hint"),
+    [
+        (["s3://lake/x", "r", "--in-place"], "[sources.lake-x]"),
+        (["./cats", "r", "--in-place"], "only s3://BUCKET/PREFIX is imported in place"),
+        (["s3://lake/x", "r", "--in-place", "--copy-below", "9KiB"], "at least 65536 bytes"),
+    ],
+)
+def test_plans_that_cannot_leave_objects_in_place(
+    lodefs: Lodefs, more: list[str], hint: str
+) -> None:
+    """The message says what is missing, and there is no plan."""
+    ran = lodefs("plan", "create", "p", *more)
+    assert (ran.code, hint in ran.err) == (2, True), ran.err
+    assert lodefs("plan", "status", "p").code == 3
+
+
 @pytest.mark.parametrize("share", ["0/3", "4/3", "3", "a/b", "1/0"])
 def test_shares_are_checked(lodefs: Lodefs, source: Path, share: str) -> None:
     """Tasks count from 1 to N."""

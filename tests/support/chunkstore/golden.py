@@ -271,6 +271,12 @@ def plan() -> push_plan.PushPlan:
     )
 
 
+def plan_in_place() -> push_plan.PushPlan:
+    """A plan of an import in place."""
+    there = push_plan.PlannedInPlace("field-7", "flickr30k/", 1 << 20)
+    return replace(plan(), source=b"s3://their-bucket/field-7/flickr30k", in_place=there)
+
+
 def plan_part() -> push_plan.PlannedPart:
     """The second part of it: the end of one directory, and an empty one."""
     names, modes = [b"a", b"link", b"\xff"], bytes((1, 2, 0))
@@ -373,6 +379,7 @@ def examples() -> dict[str, bytes]:
         "bundle": bundle(),
         "scrub-ledger": encode_scrub_ledger(scrub_ledger()),
         "push-plan": push_plan.encode_plan(plan()),
+        "push-plan-2": push_plan.encode_plan(plan_in_place()),
         "push-part": push_plan.encode_part(plan_part()),
         "push-result": push_plan.encode_result(plan_result()),
         "push-part-2": push_plan.encode_part(plan_piece()),
