@@ -41,6 +41,7 @@ from lodefs.chunkstore.maintenance.mark import Marked, Marking
 from lodefs.chunkstore.maintenance.merge import BELOW_BYTES_MAX, Merged, Merging, Unused
 from lodefs.chunkstore.maintenance.overlay import OverlayObjects
 from lodefs.chunkstore.maintenance.sweep import check_deletes, sweep
+from lodefs.chunkstore.maintenance.tree_groups import ReadGroups
 from lodefs.chunkstore.maintenance.writers import (
     WriterCheck,
     Writers,
@@ -68,6 +69,7 @@ class CollectOptions:
     min_used: float | None = None
     rate_bytes_s: float | None = None  # limit for reads and writes of compaction and merging
     merge_below_bytes: int | None = None  # smaller packs are merged; None: no packs
+    read_groups: ReadGroups | None = None  # reads trees by many machines; None: this process does
 
 
 @dataclass(slots=True)
@@ -165,7 +167,8 @@ class _Collection:
         self._packs = packs
         self._journal = StoreJournal(store.objects, options.clock)
         self._repos = Repositories()
-        self._marking = Marking(store, executor, progress, int(options.clock()))
+        now_s = int(options.clock())
+        self._marking = Marking(store, executor, progress, now_s, options.read_groups)
         rate = Rate(options.rate_bytes_s)
         self._merging = Merging(store.objects, executor, rate, dry_run=options.dry_run)
         self._early: Mapping[int, LastHeartbeat] = {}  # entries with a time in the future

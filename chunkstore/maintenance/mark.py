@@ -23,6 +23,7 @@ from lodefs.chunkstore.format.repo_settings import RepoSettings
 from lodefs.chunkstore.format.tree import Kind, TreeEntry
 from lodefs.chunkstore.journal.journal import StoreJournal, newest_tombstoning
 from lodefs.chunkstore.journal.named_packs import add_named
+from lodefs.chunkstore.maintenance.tree_groups import ReadGroups, walk_groups
 from lodefs.chunkstore.repo.disk_key_set import KEY_BYTES, DiskKeySet
 from lodefs.chunkstore.repo.entry_set import EntrySet
 from lodefs.chunkstore.repo.retention import retained
@@ -139,6 +140,7 @@ class Marking:
     executor: Executor
     progress: Progress
     now_s: int
+    read_groups: ReadGroups | None = None  # reads trees elsewhere
 
     def mark(self, roots: Iterable[tuple[RefName, CommitId]], marked: Marked) -> None:
         """Adds all that ``roots`` lead to and retention policies keep. Commits that they do not
@@ -216,6 +218,9 @@ class Marking:
             yield commit_id, _Past(commit.parents, commit.time_s, commit.root)
 
     def _mark_trees(self, roots: Iterable[Place[str]], marked: Marked) -> None:
+        if self.read_groups is not None:
+            self._mark_groups(self.read_groups, roots, marked)
+            return
         named: dict[PackId, int] = {}
         for tree in walk_trees(self.store.packs, roots, self.executor, marked.add_tree):
             self.progress.phase = f"marking {tree.node.root}"
@@ -229,6 +234,15 @@ class Marking:
             self.progress.files_done = marked.trees
         marked.add(named)
 
+    def _mark_groups(self, read: ReadGroups, roots: Iterable[Place[str]], marked: Marked) -> None:
+        for group, names in walk_groups(read, roots, marked.add_tree):
+            self.progress.phase = f"marking {group[0].root}"
+            if names.unreadable is not None:
+                number, reason = names.unreadable
+                raise _unknown(group[number].root, reason)
+            marked.add(names.packs)
+            self.progress.files_done = marked.trees
+
 
 def _other_names(settings: RepoSettings) -> Iterator[str]:
     """Yields the former names of a repository, and the name that it is about to get."""
@@ -241,7 +255,7 @@ def _place(repo: str, commit_id: CommitId, root: TreeEntry) -> Place[str]:
     return Place(f"{repo}@{commit_id.hex()[:12]}", b"", root)
 
 
-def _unknown(what: str, error: Exception) -> Corrupt:
+def _unknown(what: str, error: Exception | str) -> Corrupt:
     return Corrupt(
         f"{what} cannot be read completely, so lodefs does not know what it needs, and deletes "
         f"nothing more ({error}). If a branch moved meanwhile, repeat the command. Otherwise "

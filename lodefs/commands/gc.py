@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lodefs.api.parts.executors import EXECUTORS, opened_executor
+from lodefs.api.parts.store_tasks import read_trees_with
 from lodefs.cli import options as cli
 from lodefs.cli import text
 from lodefs.cli.parsed_type import DURATION, RATE, SIZE, FiniteRange
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     "lodefs gc                          # every night: deletes what earlier runs tombstoned",
     "lodefs gc --min-used 0.7 --rate 200MB    # every week: compacts packs as well",
     "lodefs gc --merge-packs-below 4MiB       # also merges the packs of many small pushes",
+    "lodefs gc --executor dask://scheduler:8786    # many machines read the trees of all versions",
     store=True,
 )
 def gc(
@@ -49,6 +54,7 @@ def gc(
         metavar="BYTES",
     ),
     workers: int = cli.option("Parallel requests [16].", default=16, between=(1, 256)),
+    executor: str | None = cli.option(f"Read trees with {EXECUTORS}", metavar="EXECUTOR"),
     as_json: bool = cli.JSON,
 ) -> None:
     """Delete the commits and data that no branch or tag leads to.
@@ -63,6 +69,8 @@ def gc(
 
     With --merge-packs-below, gc merges small packs into few large objects; each small push leaves
     two such packs. Names and contents of all versions stay as they are.
+
+    With --executor many machines read the directories of all versions; this one decides.
     """
     from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 
@@ -75,7 +83,12 @@ def gc(
         merge_below_bytes=merge_below,
         rate_bytes_s=rate,
     )
-    with show_progress() as progress:
+    with ExitStack() as stack:
+        progress = stack.enter_context(show_progress())
+        if executor is not None:
+            opened = stack.enter_context(opened_executor(executor))
+            read_groups = read_trees_with(opened, session.store_url, workers)
+            options = replace(options, read_groups=read_groups)
         result = collect(session.store, options, progress)
     if as_json:
         cli.write_json(_json_of(result, dry_run=dry_run))

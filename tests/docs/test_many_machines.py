@@ -20,6 +20,7 @@ pytestmark = pytest.mark.slow
 STEPS = block("many-machines.md#step-by-step-1")
 EXECUTOR = block("many-machines.md#on-one-machine-or-with-an-executor-1")
 ARRAY = block("many-machines.md#as-an-array-of-slurm-1")
+GARBAGE = block("many-machines.md#garbage-1")
 COPY = block("many-machines.md#copies-between-stores-1")
 CHECKS = [block(f"many-machines.md#checks-of-a-store-{n}") for n in (1, 2)]
 
@@ -67,6 +68,7 @@ def test_the_steps_and_an_executor(user: User) -> None:
     assert "nothing changed: data/crawl@main" in user.sh(EXECUTOR)
     assert user.sh(CHECKS[0]).count("all is well") == 2
     assert user.sh(CHECKS[1]).count("all is well") == 4
+    assert "in use      2 packs, 1 commit" in user.sh(GARBAGE)
     user.sh("lodefs init ./mirror")
     assert "sent: 1 commit, 2 packs" in user.sh(COPY)
 

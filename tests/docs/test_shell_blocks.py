@@ -75,6 +75,7 @@ BLOCKS = {
     "many-machines.md#checks-of-a-store-1": "tests/docs/test_many_machines.py",
     "many-machines.md#checks-of-a-store-2": "tests/docs/test_many_machines.py",
     "many-machines.md#copies-between-stores-1": "tests/docs/test_many_machines.py",
+    "many-machines.md#garbage-1": "tests/docs/test_many_machines.py",
     "metrics.md#metrics-1": "needs curl on the node: tests/docs/test_metrics_page.py asks for all",
     "observing.md#why-is-a-job-slow-1": "it watches a job for 30 s: tests/lodefs/job_profile",
     "observing.md#tracing-one-request-1": "needs curl, and an id that is another one each time",

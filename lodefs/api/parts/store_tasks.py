@@ -1,5 +1,5 @@
-"""Work on whole stores with any executor: its tasks examine packs, check files and copy packs, and
-one process decides what they do and reports."""
+"""Work on whole stores with any executor: its tasks examine packs, check files, copy packs and read
+trees, and one process decides what they do and reports."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from lodefs.chunkstore.system.parallel_map import grouped
 from lodefs.settings.session import opened
 
 if TYPE_CHECKING:
+    from lodefs.chunkstore.format.tree import TreeEntry
+    from lodefs.chunkstore.maintenance.tree_groups import GroupNames, ReadGroups
     from lodefs.chunkstore.repair.packs import PackDamage
     from lodefs.chunkstore.repair.scrub import ExaminePacks, SizedPack
     from lodefs.chunkstore.repo.data_check import CheckData, Checked, DataJob
@@ -104,3 +106,28 @@ class CopyTask:
         with opened(None, store=self.destination_url) as settings:
             source = settings.store_at(self.source_url).objects
             return copy_group(source, settings.store.objects, packs, self.workers)
+
+
+def read_trees_with(executor: Executor, store_url: str, workers: int) -> ReadGroups:
+    """Returns what reads trees for a gc run by tasks of an executor, each with ``workers``
+    threads."""
+    task = TreeTask(store_url, workers)
+
+    def read(groups: Iterable[Sequence[TreeEntry]]) -> Iterator[GroupNames]:
+        return map_tasks(executor, task, groups)
+
+    return read
+
+
+@dataclass(frozen=True, slots=True)
+class TreeTask:
+    """Reads trees, in any process that can open the store; it can be pickled."""
+
+    store_url: str
+    workers: int
+
+    def __call__(self, group: Sequence[TreeEntry]) -> GroupNames:
+        from lodefs.chunkstore.maintenance.tree_groups import read_group
+
+        with opened(None, store=self.store_url) as settings:
+            return read_group(settings.store.packs, group, self.workers)

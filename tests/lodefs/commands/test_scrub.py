@@ -1,15 +1,17 @@
-"""``lodefs scrub``, and ``lodefs verify`` by many machines, as a user runs them."""
+"""``lodefs scrub``, ``lodefs verify`` and ``lodefs gc`` by many machines, as a user runs them."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
 from lodefs.api.parts.executors import opened_executor
-from lodefs.api.parts.store_tasks import check_data_with, examine_with
+from lodefs.api.parts.store_tasks import check_data_with, examine_with, read_trees_with
 from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.repair.scrub import ScrubOptions, scrub
 from lodefs.chunkstore.repo.store import create_store, open_store
@@ -61,6 +63,7 @@ def test_parts(lodefs: Lodefs, objects: MemoryObjects) -> None:
         (("verify", "--executor", "mpi"), "it needs --data"),
         (("verify", "--cache", "--part", "1/3"), "--part and --executor"),
         (("scrub", "--executor", "spark://x"), "use processes:N"),
+        (("gc", "--executor", "spark://x"), "use processes:N"),
     ],
 )
 def test_options_that_do_not_go_together(
@@ -80,9 +83,12 @@ def test_with_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     made = Handmade(create_store(objects), pack_chunks=1)
     made.commit("r", {b"%d" % n: bytes([n]) * 999 for n in range(9)})
     pack = next(info.key for info in objects.list(keys.PACKS))
-    (tmp_path / "store" / pack).write_bytes(b"rubbish")
     options, store = ScrubOptions(Fraction(1)), open_store(objects)
+    gc_options = CollectOptions(dry_run=True)
     with opened_executor("processes:1") as executor:
+        by_tasks = replace(gc_options, read_groups=read_trees_with(executor, url, 2))
+        assert collect(store, by_tasks) == collect(store, gc_options)
+        (tmp_path / "store" / pack).write_bytes(b"rubbish")
         scrubbed = scrub(objects, options, examine_packs=examine_with(executor, url, 2))
         verified = verify(store, data=True, check_data=check_data_with(executor, url, 2))
     again = scrub(objects, options)
