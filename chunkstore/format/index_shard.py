@@ -114,16 +114,21 @@ def _joined(ids: bytes, numbers: Sequence[int]) -> bytes:
 
 def encode_shard(packs: Sequence[PackChunks]) -> bytes:
     """Returns the shard of a push that wrote these packs."""
-    hooks = [hooks_of(pack) for pack in packs]
-    parts = [HEAD.pack(MAGIC, VERSION, 0, len(packs))]
-    parts.append(HOOKS_HEAD.pack(sum(len(one.numbers) for one in hooks)))
-    for one in hooks:
-        parts += _encoded(*one)
-    parts.append(blake3(b"".join(parts)).digest())
+    parts = [encode_hooks([hooks_of(pack) for pack in packs])]
     for pack in packs:
         parts += _encoded(pack.pack_id, pack.ids, pack.raw_sizes)
     body = b"".join(parts)
     return body + blake3(body).digest()
+
+
+def encode_hooks(hooks: Sequence[PackHooks]) -> bytes:
+    """Returns what comes before a shard's packs: the hooks of all of them."""
+    parts = [HEAD.pack(MAGIC, VERSION, 0, len(hooks))]
+    parts.append(HOOKS_HEAD.pack(sum(len(one.numbers) for one in hooks)))
+    for one in hooks:
+        parts += _encoded(*one)
+    head = b"".join(parts)
+    return head + blake3(head).digest()
 
 
 def _encoded(pack_id: PackId, ids: bytes, column: array[int]) -> tuple[bytes, bytes, bytes]:

@@ -7,6 +7,7 @@ from lodefs.chunkstore.format.names import CommitId, PackId, is_hex
 STORE = "store.json"
 PACKS = "packs/"
 INDEX = "index/"
+HOOKS = "hooks/"
 REPOS = "repos/"
 PROBES = "probe/"
 ENTRIES = "journal/entries/"
@@ -35,6 +36,11 @@ def before_packs(prefix: bytes) -> str:
 def shard(push_id: str) -> str:
     """Returns ``index/<push id>``."""
     return f"{INDEX}{push_id}"
+
+
+def hook_list(push_id: str) -> str:
+    """Returns ``hooks/<push id>``, of the push whose shard is the last one in the list."""
+    return f"{HOOKS}{push_id}"
 
 
 def probe(token: str) -> str:

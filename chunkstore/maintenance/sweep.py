@@ -14,6 +14,7 @@ from lodefs.chunkstore.format.journal import Garbage
 from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.journal.removed_shards import remove_shards
 from lodefs.chunkstore.objects.interface import ObjectStore
+from lodefs.chunkstore.repo.hook_lists import remove_hook_lists
 from lodefs.chunkstore.repo.shard_reader import read_shard
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.parallel_map import map_ahead
@@ -109,6 +110,7 @@ def _rewrite_shards(
             is_left = _rewrite_shard(objects, name, new, dead)
             emptied += [] if is_left else [name]
     remove_shards(objects, emptied)
+    remove_hook_lists(objects)
 
 
 def _lists(objects: ObjectStore, name: str, dead: Collection[PackId]) -> bool:

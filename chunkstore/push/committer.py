@@ -6,14 +6,16 @@ something that the commit will name, the committer saves it first (decision 0036
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from lodefs.chunkstore.errors import Conflict, Renamed
+from lodefs.chunkstore.errors import Conflict, LodefsError, Renamed
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.commit import Commit, commit_id_of, encode_commit
+from lodefs.chunkstore.format.hook_list import closes_list
 from lodefs.chunkstore.format.index_shard import encode_shard
 from lodefs.chunkstore.format.names import CommitId, PackId
 from lodefs.chunkstore.format.tree import TreeEntry
@@ -30,6 +32,7 @@ from lodefs.chunkstore.push.pack_check import (
     missing_packs,
 )
 from lodefs.chunkstore.push.session import PushSession
+from lodefs.chunkstore.repo.hook_lists import put_hook_lists
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, PackReader
 from lodefs.chunkstore.repo.refs import BRANCHES, RefEntry
 from lodefs.chunkstore.repo.store import Store, require_there
@@ -247,6 +250,9 @@ class Committer:
             self._store.objects.put(keys.shard(shard_id), [shard], if_absent=True)
             self._session.progress.bytes_sent += len(shard)
             self._index.published(shard_id, packs)
+            if self._index.is_sampled and closes_list(shard_id):
+                with contextlib.suppress(LodefsError):  # the next list has these shards, too
+                    put_hook_lists(self._store.objects, shard_id)
 
     def _unused(self, repo: str, commit: Commit, tombstoned: CondemnedRows) -> Commit:
         """Returns the commit, with a time at which no gc run has deleted one with the same id."""

@@ -24,7 +24,7 @@ from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.journal.ref_write import Collected, RefWrite
 from lodefs.chunkstore.push.ignore_rules import IgnoreRules
 from lodefs.chunkstore.push.in_place import InPlace, SoundPlaces
-from lodefs.chunkstore.push.index.push_index import IndexBroken, PushIndex
+from lodefs.chunkstore.push.index.push_index import UNLISTED_MAX, IndexBroken, PushIndex
 from lodefs.chunkstore.push.index.stat_cache import forget_chunks, forget_files_in, refuse
 from lodefs.chunkstore.push.index.tombstoned_rows import CondemnedRows, learn
 from lodefs.chunkstore.push.limits import AllowRemovals, Changes, PushTarget, allow_all
@@ -261,9 +261,11 @@ class PushSession:
 
     def learn(self, *, again: bool = False) -> None:
         """Updates the index before it is relied on: with the pushes of others, and whether the
-        store is an older one that was restored from a backup. It does so once, or ``again``."""
+        store is an older one that was restored from a backup. It does so once, or ``again``: of
+        many pushes of others meanwhile it may learn later."""
         if again or not self._has_learned:
-            self.index.load_shards(self.store.objects)
+            unlisted_max = UNLISTED_MAX if self._has_learned else None
+            self.index.load_shards(self.store.objects, unlisted_max=unlisted_max)
             self._learn_purges()
             self._has_learned = True
 

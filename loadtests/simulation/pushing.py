@@ -11,6 +11,7 @@ import argparse
 import json
 import sys
 import tempfile
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -22,7 +23,7 @@ from random import Random
 from loadtests.simulation.__main__ import parse_count, parse_size
 from loadtests.simulation.clock import Clock
 from lodefs.api.parts.part_tasks import IN_FLIGHT_MAX
-from lodefs.chunkstore.push.index.push_index import SHARD_READERS
+from lodefs.chunkstore.push.index.push_index import SHARD_READERS, UNLISTED_MAX
 from lodefs.chunkstore.push.pack_writer import DATA_PACK_SIZES_BYTES, UPLOADS_MAX
 from lodefs.chunkstore.push.parts.finish import REQUESTS_MAX, finish_plan
 from lodefs.chunkstore.push.parts.part_row import do_part, do_parts
@@ -30,6 +31,7 @@ from lodefs.chunkstore.push.parts.part_scan import PartLimits, parts_of
 from lodefs.chunkstore.push.parts.plan import PUTS_MAX, make_plan
 from lodefs.chunkstore.push.push import PushOptions
 from lodefs.chunkstore.push.scanner import Columns, ScannedDirectory
+from lodefs.chunkstore.repo.hook_lists import LISTS_AHEAD, READERS
 from lodefs.chunkstore.repo.store import create_store
 from tests.support.chunkstore.faulty_store import Call, FaultyObjects
 from tests.support.chunkstore.memory_objects import MemoryObjects
@@ -39,6 +41,7 @@ TRAIN_PACKS = 8  # packs of one event
 GET_RATE = 5500  # GETs and HEADs a second of each prefix, by the documentation of S3
 LISTED = 1000  # keys of a LIST
 SHARD_CPU_S = 0.006  # to keep the hooks of a shard of 8 GiB: measured by push-large-store
+SHARDS_IN_LIST = 64  # on average (hook_list.py)
 FILES_IN_DIRECTORY = 1000
 
 
@@ -83,6 +86,7 @@ class Figures:
     ideal_s: float  # of one worker's time without others, kills, plan and end, by the workers
     shards_share: float  # of the workers' time, reading index shards of others
     shard_gets: int
+    list_gets: int
     killed: int
 
     @property
@@ -104,6 +108,15 @@ class Gate:
         return max(now_s, self._free_s - 1 / self._rate)
 
 
+@dataclass(frozen=True, slots=True)
+class HookList:
+    """The hooks of the shards ``first`` to ``last``, and when it is in the store."""
+
+    first: int
+    last: int
+    ready_s: float
+
+
 class Push:
     """The workers of one push, on a virtual clock."""
 
@@ -113,9 +126,10 @@ class Push:
         self.requests = requests
         self.sizes = sizes
         self.packs = Gate(settings.put_rate * settings.prefixes)
-        self.shards = Gate(GET_RATE)
+        self.shards, self.lists = Gate(GET_RATE), Gate(GET_RATE)
+        self.hook_lists: list[HookList] = []
         self.documents = Gate(settings.put_rate)
-        self.published = self.done = self.killed = self.shard_gets = 0
+        self.published = self.done = self.killed = self.shard_gets = self.list_gets = 0
         self.shards_s = 0.0
         self._random = Random(settings.seed)
         self._attempts = 0
@@ -132,6 +146,28 @@ class Push:
         finished = self.clock.run(lambda: self.done == len(self.sizes), calls_max=1 << 40)
         assert finished
         return self.clock.now_s
+
+    def publish(self) -> None:
+        """Adds a shard to the store; some close a list, of which the shards are read first."""
+        self.published += 1
+        if self._random.random() * SHARDS_IN_LIST < 1:
+            first = self.hook_lists[-1].last + 1 if self.hook_lists else 1
+            shards = self.published - first + 1
+            takes_s = (shards / READERS + 3) * self.settings.latency_s  # two LISTs, the PUT
+            ready_s = self.shards.pass_at(self.clock.now_s, shards) + takes_s
+            self.hook_lists.append(HookList(first, self.published, ready_s))
+
+    def unread(self, known: int) -> tuple[int, int]:
+        """Returns how many shards and lists a worker reads that knows the first shards."""
+        begin = bisect_right(self.hook_lists, known, key=lambda one: one.last)
+        ready = [one for one in self.hook_lists[begin:] if one.ready_s <= self.clock.now_s]
+        listed = sum(one.last - max(one.first - 1, known) for one in ready)
+        return self.published - known - listed, len(ready)
+
+    def listed(self, known: int) -> int:
+        """Returns the last shard that is in a list."""
+        ready = (one.last for one in self.hook_lists[::-1] if one.ready_s <= self.clock.now_s)
+        return max(known, next(ready, 0))
 
     def lives_for(self) -> float:
         """Returns the share of the next task after which its worker is killed; 2 if it is not."""
@@ -154,15 +190,24 @@ class _Worker:
                 return
             self._parts = push.tasks.popleft()
         part = self._parts.popleft()
-        unseen, self._known = push.published - self._known, push.published
+        unseen = push.published - self._known
+        shards, lists = push.unread(self._known)
+        if not self._is_first and shards > UNLISTED_MAX:
+            unseen -= shards
+            shards = 0
+            self._known = push.listed(self._known)
+        else:
+            self._known = push.published
         serial = push.published // LISTED
         serial += push.requests.before if self._is_first else push.requests.in_a_row
         self._is_first = not settings.tasks
         before_s = push.clock.now_s + serial * settings.latency_s
-        passed_s = push.shards.pass_at(before_s, unseen) if unseen else before_s
-        slowest_s = unseen * max(settings.latency_s / SHARD_READERS, SHARD_CPU_S)
-        ready_s = max(passed_s, before_s + slowest_s)
-        push.shard_gets += unseen
+        passed_s = push.shards.pass_at(before_s, shards) if shards else before_s
+        passed_s = max(passed_s, push.lists.pass_at(before_s, lists)) if lists else passed_s
+        asked_s = (shards / SHARD_READERS + lists / LISTS_AHEAD) * settings.latency_s
+        ready_s = max(passed_s, before_s + asked_s, before_s + unseen * SHARD_CPU_S)
+        push.shard_gets += shards
+        push.list_gets += lists
         push.shards_s += ready_s - before_s
         size = push.sizes[part]
         push.clock.at(ready_s, self._read, part, size, size * (1 - push.lives_for()))
@@ -203,7 +248,7 @@ class _Worker:
         self.next()
 
     def _published(self) -> None:
-        self._push.published += 1
+        self._push.publish()
         self._push.done += 1
         self._known += 1
 
@@ -295,6 +340,7 @@ def simulate(settings: Settings) -> Figures:
         ideal_s=ideal_s,
         shards_share=push.shards_s / (parts_s * settings.workers),
         shard_gets=push.shard_gets,
+        list_gets=push.list_gets,
         killed=push.killed,
     )
 

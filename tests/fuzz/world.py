@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -20,6 +20,7 @@ from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, Spec
 from lodefs.chunkstore.format.repo_settings import Retention
+from lodefs.chunkstore.format.tree import TreeEntry
 from lodefs.chunkstore.journal.deletion import (
     delete_repo,
     deleted_ref_of,
@@ -31,6 +32,7 @@ from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.maintenance.adopt import adopt
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.maintenance.purge import plan_again, plan_path, purge
+from lodefs.chunkstore.maintenance.tree_groups import GroupNames, read_group
 from lodefs.chunkstore.objects.in_place.virtual_packs import VirtualPacks
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.mirrored import Mirrored
@@ -456,11 +458,16 @@ def _point(store: Store, hand: Hand, ref: RefName, pick: float) -> object:
 def _remove(hand: Hand, command: say.Collect | say.Purge) -> object:
     store = hand.store(command.store)
     if isinstance(command, say.Collect):
+
+        def read(groups: Iterable[Sequence[TreeEntry]]) -> Iterator[GroupNames]:
+            return (read_group(store.packs, group, 1) for group in groups)
+
         options = CollectOptions(
             clock=hand.clock,
             workers=1,
             min_used=command.min_used,
             merge_below_bytes=command.merge_below,
+            read_groups=read if command.merge_below is None else None,  # as tasks elsewhere
         )
         return collect(store, options)
     if command.pick is None:

@@ -7,7 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from loadtests.simulation.pushing import Gate, Settings, main, part_sizes, simulate, traced
+from loadtests.simulation.pushing import (
+    Gate,
+    HookList,
+    Push,
+    Settings,
+    main,
+    part_sizes,
+    simulate,
+    traced,
+)
 
 SMALL = Settings(workers=3, dataset_bytes=150 * 10**9, killed=0)
 
@@ -40,6 +49,16 @@ def test_what_makes_a_push_slower() -> None:
     assert 1 > alone.efficiency > three.efficiency > killed.efficiency > 0.3
     assert alone.shard_gets == 0 and 0 < three.shard_gets < 3 * len(sizes)
     assert killed.killed > 5 and slow.efficiency < 0.3
+
+
+def test_what_a_worker_reads_of_others() -> None:
+    """Lists that are in the store, and shards that are in none of them."""
+    push = Push(SMALL, traced(), [])
+    push.published = 120
+    push.hook_lists = [HookList(1, 64, 0), HookList(65, 100, 0), HookList(101, 110, 9)]
+    found = [push.unread(known) for known in (0, 50, 64, 100, 115)]
+    assert found == [(20, 2), (20, 2), (20, 1), (20, 0), (5, 0)]
+    assert (push.listed(7), push.listed(115)) == (100, 115)
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,6 +37,7 @@ from lodefs.chunkstore.format.index_shard import (
     PackChunks,
     PackHooks,
     ShardPack,
+    fewer_hooks,
     push_id_of,
 )
 from lodefs.chunkstore.format.names import ID_BYTES, PackId
@@ -47,13 +48,12 @@ from lodefs.chunkstore.journal.removed_shards import removed_shards
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.push.fragmentation import Run
 from lodefs.chunkstore.push.index.hook_rows import HookRows
+from lodefs.chunkstore.repo.hook_lists import read_hook_lists
 from lodefs.chunkstore.repo.pack_reader import index_or_none
 from lodefs.chunkstore.repo.shard_reader import (
     SPOILED,
     has_shard,
     log_left_out,
-    read_fewer_hooks,
-    read_hooks,
     read_shard,
     read_shards,
 )
@@ -65,6 +65,7 @@ LOCK_TIMEOUT_S = 60.0
 CHUNKS_MAX = 1 << 22
 FEWER_HOOKS_CHUNKS = 1 << 28  # with more, a fourth of the hooks is kept: 5 million rows, too
 SHARD_READERS = 16  # of a plan with 20,000 parts each machine reads 20,000 shards
+UNLISTED_MAX = 64  # shards that one of 1,000 machines reads, besides lists, before its next part
 HOOKS_TOGETHER = 1 << 18  # in one write: some 50 MiB of memory
 PACKS_AHEAD = 16  # indexes of packs that are read at once
 CACHE_KIB = 32 * 1024
@@ -130,6 +131,7 @@ class PushIndex:
         self._named: dict[PackId, int] = {}  # bits of chunk numbers
         self._hooks = HookRows(self)
         self._objects: ObjectStore | None = None  # the store, once its shards were read
+        self.is_sampled = False  # whether only hooks were read of them
         self._any_chunks = bool(self.select("SELECT 1 FROM chunks LIMIT 1"))
         self._any_trees = bool(self.select("SELECT 1 FROM trees LIMIT 1"))
         # Whether an earlier push has left files or trees that need not be read or stored now
@@ -377,9 +379,16 @@ class PushIndex:
             rows = [(pack_number(pack.pack_id),) for pack in packs]
             db.executemany("DELETE FROM unpublished WHERE pack = ?", rows)
 
-    def load_shards(self, objects: ObjectStore, *, threads: int = SHARD_READERS) -> None:
+    def load_shards(
+        self,
+        objects: ObjectStore,
+        *,
+        threads: int = SHARD_READERS,
+        unlisted_max: int | None = None,
+    ) -> None:
         """Reads the store's index shards that are not known yet, several at once; of a store with
-        more than CHUNKS_MAX chunks only their hooks.
+        more than CHUNKS_MAX chunks only their hooks. If more than ``unlisted_max`` of these are in
+        no list yet, it leaves them for the next time.
 
         It skips a damaged shard, which costs only space: its chunks may be stored again. Raises:
         IndexBroken if the store lacks a known shard. Then it is an older copy of the store that was
@@ -389,9 +398,10 @@ class PushIndex:
         shards = list(objects.list(keys.INDEX))
         unseen = self._unseen(objects, [info.key[len(keys.INDEX) :] for info in shards])
         chunks = sum(info.size_bytes for info in shards) // ROW_SIZE_BYTES
-        if chunks > CHUNKS_MAX:
-            read = read_hooks if chunks <= FEWER_HOOKS_CHUNKS else read_fewer_hooks
-            self._learn_hooks(read_shards(objects, unseen, read, threads))
+        self.is_sampled = chunks > CHUNKS_MAX
+        if self.is_sampled:
+            found = read_hook_lists(objects, unseen, threads, unlisted_max)
+            self._learn_hooks(_fewer(found) if chunks > FEWER_HOOKS_CHUNKS else found)
             return
         for name, packs in read_shards(objects, unseen, read_shard, threads):
             try:
@@ -470,6 +480,11 @@ class PushIndex:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
                 raise
+
+
+def _fewer(shards: Iterator[tuple[str, list[PackHooks]]]) -> Iterator[tuple[str, list[PackHooks]]]:
+    """Yields shards with a fourth of their hooks."""
+    return ((name, [fewer_hooks(one) for one in hooks]) for name, hooks in shards)
 
 
 def _encode_place(digest: bytes, place: TreePlace) -> bytes:

@@ -21,6 +21,7 @@ from lodefs.chunkstore.format.composite import (
     decode_tail,
 )
 from lodefs.chunkstore.format.envelope import seal, unseal
+from lodefs.chunkstore.format.hook_list import decode_hook_list
 from lodefs.chunkstore.format.index_shard import (
     decode_hooks,
     decode_shard,
@@ -126,6 +127,7 @@ def test_reads_a_golden_shard() -> None:
     assert hooks_size_bytes(read("shard")) is None
     data = read("shard-2")
     assert decode_hooks(data[: hooks_size_bytes(data)]) == [hooks_of(index)]
+    assert decode_hook_list(read("hook-list"), "x") == [("00f1", [hooks_of(index)]), ("00f2", [])]
 
 
 def test_reads_a_golden_bundle() -> None:

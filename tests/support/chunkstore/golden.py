@@ -27,7 +27,8 @@ from lodefs.chunkstore.format.composite import (
     encode_tail,
 )
 from lodefs.chunkstore.format.compression import RAW, ZSTD
-from lodefs.chunkstore.format.index_shard import encode_shard
+from lodefs.chunkstore.format.hook_list import encode_hook_list
+from lodefs.chunkstore.format.index_shard import encode_hooks, encode_shard, hooks_of
 from lodefs.chunkstore.format.names import (
     ChunkId,
     CommitId,
@@ -319,6 +320,12 @@ def plan_piece_result() -> push_plan.PartResult:
     return replace(plan_result(), files=0, symlinks=0, size_bytes=0, large=none, piece=piece)
 
 
+def hook_list() -> bytes:
+    """The hooks of two shards, of which the second one has no packs."""
+    shards = [("00f1", encode_hooks([hooks_of(pack().index)])), ("00f2", encode_hooks([]))]
+    return encode_hook_list(shards)
+
+
 COMPOSITE = CompositeName(6, "00112233445566ff")
 
 
@@ -378,6 +385,7 @@ def examples() -> dict[str, bytes]:
         "cuts": cuts().encode(),
         "bundle": bundle(),
         "scrub-ledger": encode_scrub_ledger(scrub_ledger()),
+        "hook-list": hook_list(),
         "push-plan": push_plan.encode_plan(plan()),
         "push-plan-2": push_plan.encode_plan(plan_in_place()),
         "push-part": push_plan.encode_part(plan_part()),
