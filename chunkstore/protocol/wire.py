@@ -27,7 +27,7 @@ CACHE_USED = "/cache/used"  # POST: what was read from them; on the Unix socket 
 PEER_WARM = "/peers/warm"  # between nodes: POST, and /ID: GET, DELETE
 PEER_HUB = "/peers/hub"  # POST, between nodes: fetch a repository of the hub
 PEER_HELLO = "/peers/hello"  # GET, between nodes: whether they trust each other
-PEER_PACKS = "/peers/packs/"  # GET, between nodes: /peers/packs/PACK/index, /chunks?first=F&count=N
+PEER_PACKS = "/peers/packs/"  # GET, between nodes: PACK/index, PACK/chunks?first=F&count=N
 
 COMMIT_HEADER = "X-Lodefs-Commit"
 DIGEST_HEADER = "X-Lodefs-Digest"
@@ -166,9 +166,11 @@ def file_path(kind: str, repo: str, rev: str, path: bytes) -> str:
     return f"{kind}{target(repo, rev)}/{quote_from_bytes(path)}"
 
 
-def peer_index(pack: str) -> str:
-    """Returns the target of a pack's index, encoded as in the node's index."""
-    return f"{PEER_PACKS}{pack}/index"
+def peer_index(pack: str, ahead: range = range(0)) -> str:
+    """Returns the target of a pack's index, encoded as in the node's index. The node that asks will
+    read the chunks ``ahead``."""
+    hint = f"?first={ahead.start}&count={len(ahead)}" if ahead else ""
+    return f"{PEER_PACKS}{pack}/index{hint}"
 
 
 def peer_chunks(pack: str, first: int, count: int) -> str:

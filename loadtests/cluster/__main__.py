@@ -85,8 +85,11 @@ def run(wanted: Scenario, options: argparse.Namespace) -> dict[str, Outcome]:
         data = dataset.write(folder / "data", groups)
         origin.push(data)
         hosts = hosts_of(wanted, network)
-        rate, latency_s = size(wanted.origin.rate), wanted.origin.latency_s
-        origin.relay.behave(bytes_per_s_max=rate, latency_s=latency_s)
+        origin.relay.behave(
+            bytes_per_s_max=size(wanted.origin.rate),
+            connection_bytes_per_s_max=size(wanted.origin.connection_rate),
+            latency_s=wanted.origin.latency_s,
+        )
         site = Site(network, origin, hosts, data, folder, keep=options.keep)
         return {
             variant.name: play_of(wanted, variant)(site, wanted, variant)
@@ -161,6 +164,7 @@ def changes_of(options: argparse.Namespace) -> Changes:
         ("nodes", "latency_s", options.node_latency),
         ("nodes", "loss", options.node_loss),
         ("origin", "rate", options.origin_rate),
+        ("origin", "connection_rate", options.origin_connection_rate),
         ("origin", "latency_s", options.origin_latency),
         ("reading", "via", options.via),
     ):
@@ -215,6 +219,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--via", choices=("proxy", "mount"), help="what clients read through")
     add("--origin", choices=sorted(SERVERS), default="rgw", help="the S3 server (rgw)")
     add("--origin-rate", metavar="SIZE", help="of all that S3 sends, bytes a second, as 200MB")
+    add("--origin-connection-rate", metavar="SIZE", help="of each of its answers, as 10MB")
     add("--origin-latency", type=float, metavar="S", help="of each answer of S3, seconds")
     add("--node-rate", metavar="SIZE", help="of each node's link, bytes a second (tc tbf)")
     add("--node-latency", type=float, metavar="S", help="of each node's link (tc netem)")

@@ -53,6 +53,7 @@ class Behaviour:
 
     latency_s: float = 0.0  # added before an answer's first byte
     bytes_per_s_max: float = 0.0  # of all bodies together; 0: no limit
+    connection_bytes_per_s_max: float = 0.0  # of each body
     outage: str = ""
     fault: str = ""
     fault_below: str = "/"
@@ -170,9 +171,10 @@ class Relay:
 
     def _bytes(self, ends: Ends, size_bytes: int, sent: Sent, fault: str) -> None:
         left = size_bytes
+        own = Throttle(self._behaviour.connection_bytes_per_s_max)
         while left:
             piece = 1 if fault == "slow" else min(left, PIECE_BYTES)
-            self._wait_turn(ends.client, piece)
+            self._wait_turn(ends.client, piece, own)
             moved = _move_badly(ends, piece, fault) if fault else ends.move(piece)
             if not moved:
                 if size_bytes == sys.maxsize:
@@ -184,15 +186,18 @@ class Relay:
             if fault == "slow":
                 self._linger(ends.client, 1.0)
 
-    def _wait_turn(self, client: socket.socket, size_bytes: int) -> None:
-        """Waits until ``size_bytes`` are within the limit; for ever during an outage."""
+    def _wait_turn(self, client: socket.socket, size_bytes: int, own: Throttle) -> None:
+        """Waits until ``size_bytes`` are within the limits of the relay and its ``own``; for ever
+        during an outage."""
         with self._changed:
             if self._behaviour.outage == "blackhole":
                 is_out = True
                 wait_s = 0.0
             else:
                 is_out = False
-                wait_s = self._throttle.reserve(size_bytes, monotonic())
+                now_s = monotonic()
+                waits_s = (one.reserve(size_bytes, now_s) for one in (self._throttle, own))
+                wait_s = max(waits_s)
         if is_out:
             self._hold(client)
         if wait_s > 0:

@@ -56,9 +56,11 @@ class Nodes(_Table, frozen=True):
 
 
 class Origin(_Table, frozen=True):
-    """S3. ``rate``: of all bodies together, bytes per second; ``latency_s``: of each answer."""
+    """S3. ``rate``: of all bodies together, bytes per second; ``connection_rate``: of each;
+    ``latency_s``: of each answer."""
 
     rate: Size = 0
+    connection_rate: Size = 0
     latency_s: Seconds = 0
 
 

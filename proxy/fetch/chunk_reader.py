@@ -5,14 +5,18 @@ The files of the chunks are unknown here, so chunks go to slabs.
 
 from __future__ import annotations
 
+import math
+import time
 from bisect import bisect_right
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 
 from lodefs.chunkstore.errors import NotFound
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.tree import Segment
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
+from lodefs.chunkstore.system.lru import Lru
 from lodefs.chunkstore.types import Buffer
+from lodefs.proxy.cache.prefetch_accuracy import PrefetchAccuracy
 from lodefs.proxy.cache.reader import CacheReader
 from lodefs.proxy.fetch.cache_fill import Unit, cut_units
 from lodefs.proxy.fetch.dataset_file import ChunkPosition, DatasetFile
@@ -22,18 +26,30 @@ from lodefs.proxy.fetch.single_flight import Fetcher
 
 PIECE_SIZE_BYTES = 1024 * 1024  # held by a reader at once
 UNIT_SIZE_BYTES = 2 * 1024 * 1024  # smaller than for files, since the client gets units one by one
+ANNOUNCED_MAX = 1024  # announcements that are remembered
+ANNOUNCED_S = 60.0  # the same announcement of another node says nothing new for this long
 
 
 class ChunkReader:
     """Packs as this node can serve them, for use on the event loop only."""
 
     def __init__(
-        self, ranges: FileRanges, reads: CacheReader, fetcher: Fetcher, indexes: PackIndexes
+        self,
+        ranges: FileRanges,
+        reads: CacheReader,
+        fetcher: Fetcher,
+        indexes: PackIndexes,
+        accuracy: PrefetchAccuracy,
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._ranges = ranges
         self._reads = reads
         self._fetcher = fetcher
         self._indexes = indexes
+        self._accuracy = accuracy
+        self._clock_s = clock_s
+        self._announced: Lru[tuple[PackId, int, int], float] = Lru(ANNOUNCED_MAX)
 
     async def index(self, pack: PackId, *, cached: bool, from_origin: bool) -> PackIndexVersion:
         """Returns a pack's index. ``cached``: only if this node has it. ``from_origin``: a missing
@@ -53,6 +69,23 @@ class ChunkReader:
         # look only now, since chunks that were on their way may have arrived
         places = await self._reads.find(pack_index.index, first, count)
         return all(place is not None or comes for place, comes in zip(places, coming, strict=True))
+
+    async def fetch_ahead(self, pack_index: PackIndexVersion, first: int, count: int) -> None:
+        """Starts to fetch chunks from the store that another node has announced, as far as they
+        exist and there is room: once, however many nodes announce them."""
+        index = pack_index.index
+        end = min(first + count, len(index))
+        key, now_s = (index.pack_id, first, end), self._clock_s()
+        is_known = now_s - (self._announced.get(key) or -math.inf) < ANNOUNCED_S
+        if is_known or first >= end or self._accuracy.is_low:
+            return
+        self._announced.put(key, now_s)
+        places = await self._reads.find(index, first, end - first)
+        lacks = [place is None for place in places]
+        whole = Unit(index.pack_id, first, end - first, from_origin=True)
+        for unit in cut_units(whole, pack_index, UNIT_SIZE_BYTES):
+            if any(lacks[unit.first - first : unit.end - first]):
+                self._ranges.ahead(pack_index, unit)
 
     async def chunks(
         self,

@@ -37,6 +37,11 @@ class DatasetFile:
             raise Corrupt(f"its segments hold {self.starts[-1]} bytes: {at} is beyond")
         return bisect_right(self.starts, at) - 1
 
+    def segments_ending(self, after: int, end: int) -> range:
+        """Returns the numbers of the segments that end after a byte, and not after another."""
+        first, last = (max(bisect_right(self.starts, at) - 1, 0) for at in (after, end))
+        return range(first, last)
+
 
 class ChunkPosition(NamedTuple):
     """A chunk in a pack, for a place in a file. ``start`` is the chunk's offset in the file. Its

@@ -64,6 +64,13 @@ class PackIndexes:
             return found
         return await self._loads.run(pack_id, lambda: self._load(pack_id, from_origin=from_origin))
 
+    async def announce(self, pack_id: PackId, ahead: range) -> bool:
+        """Tells the node that reads a pack for the cluster which of its chunks will be read soon.
+        Returns True if that is this node. Raises what ``get`` raises."""
+        if self._packs.waits_for_peers(pack_id):
+            await self._loads.run(pack_id, lambda: self._fetch(pack_id, ahead))
+        return self._packs.reads_for_peers(pack_id)
+
     async def known(self, pack_id: PackId) -> PackIndexVersion | None:
         return self.in_memory(pack_id) or await self._pools.disk.run(self._from_rows, pack_id)
 
@@ -71,10 +78,15 @@ class PackIndexes:
         found = await self._pools.disk.run(self._from_rows, pack_id)
         if found is not None:
             return found
+        return await self._fetch(pack_id, from_origin=from_origin)
+
+    async def _fetch(
+        self, pack_id: PackId, ahead: range = range(0), *, from_origin: bool = False
+    ) -> PackIndexVersion:
         what = f"the index of pack {pack_id.hex()}"
         source = self._origin if from_origin else self._packs
         return await self._pools.fetching(0, from_origin=from_origin).bounded(
-            what, self._deadline_s, lambda: self._kept(source.index(pack_id))
+            what, self._deadline_s, lambda: self._kept(source.index(pack_id, ahead))
         )
 
     def reload(self, pack_id: PackId) -> PackIndexVersion:

@@ -66,9 +66,13 @@ class PackSource(Protocol):
     def waits_for_peers(self, pack_id: PackId) -> bool:
         """Whether other nodes are asked for the pack before the store."""
 
-    def index(self, pack_id: PackId) -> PackIndexVersion:
-        """Returns the current index. Raises: Corrupt, also if there is no such pack; UnknownFormat,
-        Unavailable, DeadlineExceeded, Denied."""
+    def reads_for_peers(self, pack_id: PackId) -> bool:
+        """Whether other nodes ask this one for the pack before the store."""
+
+    def index(self, pack_id: PackId, ahead: range = range(0)) -> PackIndexVersion:
+        """Returns the current index. ``ahead``: chunks that will be read soon, which the node that
+        reads the pack for others may fetch meanwhile. Raises: Corrupt, also if there is no such
+        pack; UnknownFormat, Unavailable, DeadlineExceeded, Denied."""
 
     def read(
         self,
@@ -120,7 +124,10 @@ class StorePacks:
     def waits_for_peers(self, pack_id: PackId) -> bool:  # noqa: ARG002
         return False
 
-    def index(self, pack_id: PackId) -> PackIndexVersion:
+    def reads_for_peers(self, pack_id: PackId) -> bool:  # noqa: ARG002
+        return False
+
+    def index(self, pack_id: PackId, ahead: range = range(0)) -> PackIndexVersion:  # noqa: ARG002
         """Returns the index. A wrong one is read once more, and then not for a while."""
         key = ("index", pack_id)
         self._damaged_chunks.check(key)

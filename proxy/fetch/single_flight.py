@@ -12,7 +12,7 @@ import asyncio
 from collections import OrderedDict, defaultdict
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
 
@@ -31,6 +31,9 @@ KEPT_SIZE_BYTES_MAX = AHEAD_SIZE_BYTES_MAX  # of units in memory that the cache 
 KEPT_S = 30.0
 LATE_S = 0.1  # after this, readers get bytes that wait for the cache's disk from memory
 RUNNING_SIZE_BYTES_MAX = 4 * UNIT_STORED_BYTES_MAX  # under way, above which read-ahead waits
+# Of flights from the store for peers: as much as peers announce, in half of the threads for them
+PEERS_AHEAD_SIZE_BYTES_MAX = 32 * UNIT_STORED_BYTES_MAX
+PEERS_RUNNING_SIZE_BYTES_MAX = 2 * UNIT_STORED_BYTES_MAX
 
 
 class Flight(Progress):
@@ -127,6 +130,22 @@ class Flight(Progress):
         return await self.landed()
 
 
+@dataclass(slots=True)
+class Lane:
+    """The limits that flights for this node's readers share, or those from the store for peers: if
+    they shared theirs, nodes whose flights all wait for peers would fetch nothing for peers. Bytes
+    of bulk flights do not count."""
+
+    ahead_size_bytes_max: int
+    running_size_bytes_max: int
+    running_bytes: int = 0
+    owned_bytes: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def share_bytes(self, owner: str) -> int:
+        """Returns how much may be in flight for an owner."""
+        return self.ahead_size_bytes_max // len(self.owned_bytes.keys() | {owner})
+
+
 class Fetcher:
     """The flights of a node, for use on the event loop only."""
 
@@ -144,12 +163,10 @@ class Fetcher:
         self._pools = pools
         self._counts = counts
         self._deadline_s = deadline_s
-        self._ahead_size_bytes_max = ahead_size_bytes_max
-        self._running_size_bytes_max = running_size_bytes_max
+        self._own = Lane(ahead_size_bytes_max, running_size_bytes_max)
+        self._for_peers = Lane(PEERS_AHEAD_SIZE_BYTES_MAX, PEERS_RUNNING_SIZE_BYTES_MAX)
         self._flights: dict[PackId, list[Flight]] = {}
         self._waiting: dict[Flight, None] = {}  # in the order of requests
-        self._running_bytes = 0
-        self._owned_bytes: defaultdict[str, int] = defaultdict(int)  # of flights that are not bulk
         self._kept: OrderedDict[Flight, asyncio.TimerHandle] = OrderedDict()  # next to drop first
         self._kept_bytes = self._unread_bytes = 0  # of these; of those that nobody has read yet
         self.in_flight_bytes = 0  # running and waiting, including bulk flights
@@ -273,10 +290,9 @@ class Fetcher:
             elif first < flight.first < end:
                 end = flight.first
         part = part_of(unit, first, end)
-        owner = current_owner.get()
-        ahead_bytes = self._owned_bytes.get(owner, 0) + _size(pack_index, part) + self._unread_bytes
-        owners = len(self._owned_bytes.keys() | {owner})
-        if ahead_bytes > self._ahead_size_bytes_max // owners:
+        owner, lane = current_owner.get(), self._lane(unit)
+        ahead_bytes = lane.owned_bytes.get(owner, 0) + _size(pack_index, part) + self._unread_bytes
+        if ahead_bytes > lane.share_bytes(owner):
             self._counts.add(Counter.AHEAD_REFUSED)
             return None
         self._counts.add(Counter.AHEAD_UNITS)
@@ -317,33 +333,30 @@ class Fetcher:
         self.in_flight_bytes += flight.size_bytes
         self.bulk_bytes += flight.size_bytes * is_bulk
         if not is_bulk:
-            self._owned_bytes[flight.owner] += flight.size_bytes
+            self._lane(unit).owned_bytes[flight.owner] += flight.size_bytes
         return flight
 
     def _start(self, flight: Flight) -> None:
         if not flight.may_start.is_set():
             flight.may_start.set()
-            self._running_bytes += flight.size_bytes * (not flight.is_bulk)
+            self._lane(flight.unit).running_bytes += flight.size_bytes * (not flight.is_bulk)
             # Perhaps out of turn: nothing keeps a flight that has landed
             self._waiting.pop(flight, None)
 
     def _start_waiting(self) -> None:
-        """Starts waiting flights as far as there is room: of the owner with the least under way, in
-        the order of requests."""
-        while self._waiting:
-            running = self._running_of(self._waiting)
-            flight = min(self._waiting, key=lambda one: running[one.owner])
-            room = self._running_size_bytes_max - self._running_bytes
-            if self._running_bytes and flight.size_bytes > room:
-                return
-            self._start(flight)
+        """Starts waiting flights of each lane as far as there is room: of the owner with the least
+        under way, in the order of requests."""
+        for lane in (self._own, self._for_peers):
+            while waiting := [one for one in self._waiting if self._lane(one.unit) is lane]:
+                running = _running_of(lane, waiting)
+                flight = min(waiting, key=lambda one: running[one.owner])
+                room = lane.running_size_bytes_max - lane.running_bytes
+                if lane.running_bytes and flight.size_bytes > room:
+                    break
+                self._start(flight)
 
-    def _running_of(self, waiting: Collection[Flight]) -> dict[str, int]:
-        """Returns the bytes under way for the owners of waiting flights."""
-        running = {flight.owner: self._owned_bytes[flight.owner] for flight in waiting}
-        for flight in waiting:
-            running[flight.owner] -= flight.size_bytes
-        return running
+    def _lane(self, unit: Unit) -> Lane:
+        return self._for_peers if unit.from_origin else self._own
 
     async def _fly(self, flight: Flight, pack_index: PackIndexVersion, unit: Unit) -> FetchResult:
         await flight.may_start.wait()
@@ -372,11 +385,11 @@ class Fetcher:
         self.in_flight_bytes -= flight.size_bytes
         self.bulk_bytes -= flight.size_bytes * flight.is_bulk
         if not flight.is_bulk:
-            self._owned_bytes[flight.owner] -= flight.size_bytes
-            if not self._owned_bytes[flight.owner]:
-                del self._owned_bytes[flight.owner]
-        if flight.may_start.is_set():
-            self._running_bytes -= flight.size_bytes * (not flight.is_bulk)
+            lane = self._lane(flight.unit)
+            lane.running_bytes -= flight.size_bytes * flight.may_start.is_set()
+            lane.owned_bytes[flight.owner] -= flight.size_bytes
+            if not lane.owned_bytes[flight.owner]:
+                del lane.owned_bytes[flight.owner]
         if not task.cancelled() and task.exception() is None:  # marks the exception as retrieved
             result = task.result()
             self._filler.touch_asked(result.extents, *flight.asked)
@@ -429,6 +442,14 @@ class Fetcher:
 def _set(event: asyncio.Future[None]) -> None:
     if not event.done():
         event.set_result(None)
+
+
+def _running_of(lane: Lane, waiting: Collection[Flight]) -> dict[str, int]:
+    """Returns the bytes under way for the owners of waiting flights of a lane."""
+    running = {flight.owner: lane.owned_bytes[flight.owner] for flight in waiting}
+    for flight in waiting:
+        running[flight.owner] -= flight.size_bytes
+    return running
 
 
 def _around(flight: Flight, wanted: int) -> tuple[int, int]:

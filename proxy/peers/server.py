@@ -48,13 +48,14 @@ _NUMBER = re.compile(rb"[0-9]{1,9}\Z")
 
 @dataclass(frozen=True, slots=True)
 class ChunkRequest:
-    """A request for a pack's index, or with ``count`` for some of its chunks. ``cached``: only for
-    what is here or on its way here."""
+    """A request for chunks of a pack, or for its index and, if there is a ``count``, soon for these
+    chunks. ``cached``: only for what is here or on its way here."""
 
     pack: PackId
     cached: bool
     first: int = 0
     count: int = 0
+    is_index: bool = False
 
 
 def parse_request(target: str) -> ChunkRequest:
@@ -66,12 +67,13 @@ def parse_request(target: str) -> ChunkRequest:
     pack = PackId(names.parse_id(match[1], "pack id"))
     query = parse_query(raw_query)
     cached = query.get("cached") == b"1"
-    if match[2] == "index":
-        return ChunkRequest(pack, cached)
+    is_index = match[2] == "index"
+    if is_index and "count" not in query:
+        return ChunkRequest(pack, cached, is_index=True)
     first, count = (_number(query, name) for name in ("first", "count"))
     if count == 0:
         raise InvalidInput("count must be at least 1")
-    return ChunkRequest(pack, cached, first, count)
+    return ChunkRequest(pack, cached, first, count, is_index=is_index)
 
 
 async def _no_body() -> bytes:
@@ -128,8 +130,10 @@ class PeerServer:
         if target.partition("?")[0] == wire.PEER_HUB:
             return await self._hub_answer(target, await body())
         request = parse_request(target)
-        if not request.count:
+        if request.is_index:
             loaded = await self._packs.index(request.pack, cached=request.cached, from_origin=True)
+            if request.count and not request.cached and self._context.reads_for_peers(request.pack):
+                await self._packs.fetch_ahead(loaded, request.first, request.count)
             row = layout.encode_pack_row(loaded.etag, loaded.index.encode())
             if len(row) > wire.PEER_INDEX_SIZE_BYTES_MAX:
                 raise NotFound(f"the index of pack {request.pack.hex()} is too large for nodes")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from typing import Any
 
 from lodefs.chunkstore.format.tree import Segment
 from lodefs.chunkstore.nodecache import layout as layout
@@ -14,6 +15,7 @@ from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.proxy.cache.chunk_cache import Flat
 from lodefs.proxy.cache.prefetch_accuracy import PrefetchAccuracy
 from lodefs.proxy.fetch.cache_fill import Unit, cut_units, part_of
+from lodefs.proxy.fetch.chunk_reader import UNIT_SIZE_BYTES as PEER_UNIT_SIZE_BYTES
 from lodefs.proxy.fetch.dataset_file import ChunkPosition, DatasetFile, position_of, unit_around
 from lodefs.proxy.fetch.file_ranges import FileRanges
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
@@ -30,6 +32,7 @@ log = logging.getLogger("lodefs.cache")
 
 PAUSE_S = 5.0  # after the cache had no space: small units, no read-ahead
 TASKS_MAX = 64
+ANNOUNCING_MAX = 8  # requests at once
 
 
 class ReadFile(DatasetFile):
@@ -65,6 +68,7 @@ class ReadaheadScheduler:
         self._refetches = RefaultTracker()
         self._paused_until_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._announcing = asyncio.Semaphore(ANNOUNCING_MAX)
 
     def pause(self) -> None:
         """Fetches only what is read for a while, since the cache has no space."""
@@ -112,11 +116,20 @@ class ReadaheadScheduler:
         return _chunks_within(position, own, wanted)
 
     def start(self, known: ReadFile, wanted: Range, unit_bytes: int) -> None:
-        """Starts to fetch a range of a file ahead of its readers, unless too much is under way."""
+        """Starts to fetch a range of a file ahead of its readers, unless too much is under way, and
+        announces what they may get to after it."""
         if len(self._tasks) >= TASKS_MAX or self._clock_s() < self._paused_until_s:
             _refuse(known, wanted.first)
             return
-        task = asyncio.create_task(self._fetch_ahead(known, wanted, unit_bytes))
+        self._begin(self._fetch_ahead(known, wanted, unit_bytes))
+        if known.ahead is None or self._usefulness.is_low:
+            return
+        for number in known.segments_ending(*known.ahead.reach()):
+            if known.extents.find(known.starts[number]) is None:
+                self._begin(self._announce(known, number))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -143,6 +156,20 @@ class ReadaheadScheduler:
             at = position.shift + raw_offsets[whole.end]
         if known.ahead is not None:
             known.ahead.extended(wanted.end, at)
+
+    async def _announce(self, known: ReadFile, number: int) -> None:
+        """Announces a segment to the owner of its pack. If that is this node, begins to fetch it
+        from the store, since others will ask for it."""
+        pack, first, count = known.segments[number][:3]
+        async with self._announcing:
+            if not await self._indexes.announce(pack, range(first, first + count)):
+                return
+            first_byte, end = known.starts[number : number + 2]
+            position = await position_of(self._indexes, known, first_byte)
+            whole = replace(unit_around(known, position, first_byte, end), from_origin=True)
+            for unit in cut_units(whole, position.pack_index, PEER_UNIT_SIZE_BYTES):
+                if not self._start(position.pack_index, unit):
+                    return
 
     def _small_unit(self, known: ReadFile, position: ChunkPosition, step: Range) -> Unit:
         """Returns chunks around those of a small file, of any file."""

@@ -16,6 +16,8 @@ UNIT_SIZE_BYTES_LEAST = 256 * KIB
 UNIT_SIZE_BYTES_MAX = 8 * MIB  # ranged reads of this size get the most out of S3
 UNITS_AHEAD = 6
 WINDOW_SIZE_BYTES_MAX = UNITS_AHEAD * UNIT_SIZE_BYTES_MAX
+# How far from a sequential reader the owners of packs may fetch: a multiple of what it has read
+REACH_FACTOR, REACH_SIZE_BYTES_MAX = 3, 512 * MIB
 STREAMS_MAX = 64  # readers of one file that are distinguished
 STREAMS_DUE_MAX = 4  # of them, those checked for each hit
 SLACK_SIZE_BYTES = 128 * KIB  # a gap of this size still counts as sequential
@@ -43,10 +45,13 @@ class Range(NamedTuple):
 
 @dataclass(slots=True)
 class Stream:
-    """One sequential reader: where its next read is expected, and how far was fetched ahead."""
+    """One sequential reader: where it began, where its next read is expected, how far was fetched
+    ahead, and how far was announced."""
 
+    begin: int
     next: int
     issued: int
+    announced: int = 0
     window: int = 0
     used_step: int = 0  # the file's step when it last continued
 
@@ -73,7 +78,7 @@ class ReadAhead:
         self._steps += 1
         stream = self._match_surely(first, end) if is_sure else self._match(first)
         if stream is None:
-            stream = self._new(end, is_sure=is_sure)
+            stream = self._new(first, end, is_sure=is_sure)
             if asked_end <= end:
                 return None, 0
         elif end <= stream.next and asked_end <= stream.issued:
@@ -89,6 +94,15 @@ class ReadAhead:
             return None, unit_size(stream.window)
         stream.issued = ahead.end
         return ahead, unit_size(stream.window)
+
+    def reach(self) -> Range:
+        """Returns what the last reader may get to soon, besides what is fetched for it and what was
+        returned before; it is to be announced to the owners of packs."""
+        stream = self._streams[-1]
+        far = min(REACH_FACTOR * (stream.next - stream.begin), REACH_SIZE_BYTES_MAX)
+        first = max(stream.issued, stream.announced)
+        stream.announced = max(first, min(stream.next + far, self._size_bytes))
+        return Range(first, stream.announced)
 
     def refused(self, first: int) -> None:
         """Notes that nothing from ``first`` on was fetched: the next step requests it again."""
@@ -147,7 +161,7 @@ class ReadAhead:
         stream.used_step = self._steps
         return stream
 
-    def _new(self, end: int, *, is_sure: bool) -> Stream:
+    def _new(self, first: int, end: int, *, is_sure: bool) -> Stream:
         """Adds a first read. Streams that did not continue are dropped before others, unless others
         may have continued by accident, and not again for long."""
         streams = self._streams
@@ -156,7 +170,7 @@ class ReadAhead:
             once = (at for at, stream in enumerate(streams) if not stream.window)
             is_idle = is_sure and idle_steps > STREAM_IDLE_STEPS_MAX
             del streams[0 if is_idle else next(once, 0)]
-        streams.append(Stream(end, end, used_step=self._steps))
+        streams.append(Stream(first, end, end, used_step=self._steps))
         return streams[-1]
 
 

@@ -116,7 +116,8 @@ class StoreNode:
         self._fetcher = Fetcher(filler, pools, self._counts, deadline_s=deadline_s)
         reads = CacheReader(self._cache, pools)
         ranges = FileRanges(reads, self._fetcher, indexes)
-        self.packs = ChunkReader(ranges, reads, self._fetcher, indexes)
+        accuracy = self._cache.prefetch_accuracy
+        self.packs = ChunkReader(ranges, reads, self._fetcher, indexes, accuracy, clock_s=clock_s)
         trees: Trees = StoreTrees(store.objects, store.packs, pools, damaged_chunks)
         if peering is not None:
             trees = CachedTrees(self.packs, pools)

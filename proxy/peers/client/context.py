@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lodefs.proxy.peers.client.connection_pool import ConnectionPool
 from lodefs.proxy.peers.client.rate_limit import RateLimiter
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.peer_health import PeerHealth
 from lodefs.proxy.peers.membership.peer_standing import log_change
+from lodefs.proxy.peers.membership.rendezvous import Owners
 from lodefs.proxy.peers.security.request_signing import Authenticator
 
 
@@ -31,6 +32,24 @@ class PeerContext:
     upload: RateLimiter = field(default_factory=RateLimiter)
     download: RateLimiter = field(default_factory=RateLimiter)
     clock_s: Callable[[], float] = time.monotonic
+    _owners: Owners = field(default_factory=Owners)
+
+    def owners_of(self, pack: bytes) -> list[Peer]:
+        """Returns the owners of a pack, best first; this node by its first name, whichever is
+        ranked."""
+        own = self.own_addresses()
+        return [
+            replace(peer, address=own[0]) if peer.address in own else peer
+            for peer in self._owners.of(self.members(), pack)
+        ]
+
+    def reads_for_peers(self, pack: bytes) -> bool:
+        """Whether this node is the first of a pack's owners that can be asked now."""
+        own, now_s = self.own_addresses(), self.clock_s()
+        for peer in self.owners_of(pack):
+            if peer.address in own or self.health.usable(peer.address, now_s):
+                return peer.address in own
+        return False
 
     def others(self) -> list[str]:
         """Returns the addresses of all members except this node."""

@@ -7,7 +7,6 @@ Bytes from peers are never trusted: an index is checked by the pack's id, a chun
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from lodefs.chunkstore.errors import Corrupt
 from lodefs.chunkstore.format.names import PackId, digest_of
@@ -28,7 +27,6 @@ from lodefs.proxy.peers.client.hedged_request import (
 )
 from lodefs.proxy.peers.client.request_plan import PlanContext, RequestPlan
 from lodefs.proxy.peers.membership.peer import Peer
-from lodefs.proxy.peers.membership.rendezvous import Owners
 from lodefs.proxy.runtime.counters import Counts
 
 SENDERS_MAX = 1024
@@ -45,7 +43,6 @@ class PeerPacks:
         self._context = context
         self._counts = counts
         self._plan_context = PlanContext(context.health, HedgeBudget())
-        self._owners = Owners()
         self._senders: Lru[PackId, Peer] = Lru(SENDERS_MAX)
 
     @property
@@ -53,17 +50,20 @@ class PeerPacks:
         return self._origin.url
 
     def waits_for_peers(self, pack_id: PackId) -> bool:
-        owners = self._owners_of(pack_id)
+        owners = self._context.owners_of(pack_id)
         return bool(owners) and owners[0].address not in self._context.own_addresses()
 
-    def index(self, pack_id: PackId) -> PackIndexVersion:
+    def reads_for_peers(self, pack_id: PackId) -> bool:
+        return len(self._context.members()) > 1 and self._context.reads_for_peers(pack_id)
+
+    def index(self, pack_id: PackId, ahead: range = range(0)) -> PackIndexVersion:
         def checked(body: Buffer) -> PackIndexVersion:
             etag, data = layout.decode_pack_row(bytes(body))
             if not _ETAG.fullmatch(etag):
                 raise Corrupt(f"the index of pack {pack_id.hex()} comes with a malformed ETag")
             return PackIndexVersion(PackIndex.decode(pack_id, data), etag)
 
-        target = wire.peer_index(pack_id.hex())
+        target = wire.peer_index(pack_id.hex(), ahead)
         request = PeerRequest(
             target, INDEX_SIZE_BYTES_USUAL, wire.PEER_INDEX_SIZE_BYTES_MAX, checked
         )
@@ -126,20 +126,11 @@ class PeerPacks:
             self._plan_context.budget.got(size_bytes)
         return found
 
-    def _owners_of(self, pack_id: PackId) -> list[Peer]:
-        """Returns the owners of a pack, best first; this node by its first name, whichever is
-        ranked."""
-        own = self._context.own_addresses()
-        return [
-            replace(peer, address=own[0]) if peer.address in own else peer
-            for peer in self._owners.of(self._context.members(), pack_id)
-        ]
-
     def _from_peers(self, pack_id: PackId, request: PeerRequest[T]) -> T | None:
         """Returns a peer's checked answer; None if the store must be asked."""
         context, own = self._context, self._context.own_addresses()
         self._plan_context.budget.resize(len(context.members()))
-        owners = self._owners_of(pack_id)
+        owners = context.owners_of(pack_id)
         plan = RequestPlan(
             self._plan_context,
             owners,

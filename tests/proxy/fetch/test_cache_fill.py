@@ -145,9 +145,13 @@ class GoodPeers:
         """As of PackSource."""
         return True
 
-    def index(self, pack_id: PackId) -> PackIndexVersion:
+    def reads_for_peers(self, pack_id: PackId) -> bool:
         """As of PackSource."""
-        return self._source().index(pack_id)
+        return False
+
+    def index(self, pack_id: PackId, ahead: range = range(0)) -> PackIndexVersion:
+        """As of PackSource."""
+        return self._source().index(pack_id, ahead)
 
     def read(
         self,

@@ -272,7 +272,7 @@ def test_what_somebody_waits_for_starts_at_once(rig: Rig) -> None:
             assert (await new.landed(), await needed.landed()) == (FetchResult(), FetchResult())
             await until(lambda: not fetcher.in_flight_bytes)
             assert sorted(fills.firsts) == [0, 1, 2, 3, 4, 5, 50]
-            assert fetcher._running_bytes == 0
+            assert fetcher._own.running_bytes == 0
 
     asyncio.run(run())
 
@@ -389,7 +389,7 @@ def test_bulk_flights_cover_a_unit_between_others(rig: Rig) -> None:
             for flight in flights:
                 await flight.landed()
             await until(lambda: not fetcher.in_flight_bytes)
-            assert (fetcher.bulk_bytes, fetcher._running_bytes) == (0, 0)
+            assert (fetcher.bulk_bytes, fetcher._own.running_bytes) == (0, 0)
 
     asyncio.run(run())
 

@@ -7,10 +7,15 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.format.tree import Segment
+from lodefs.proxy.fetch.dataset_file import DatasetFile
 from lodefs.proxy.read.readahead_policy import (
     KIB,
     MIB,
     PACK_MEMORY_S,
+    REACH_FACTOR,
+    REACH_SIZE_BYTES_MAX,
     UNIT_SIZE_BYTES_MAX,
     WINDOW_SIZE_BYTES_MAX,
     RandomReadWindow,
@@ -174,3 +179,28 @@ def test_a_few_small_files_of_many_packs_fetch_themselves_alone() -> None:
         assert small.miss(b"%d" % n, 0) == (0, False)
     for n in range(5):
         assert small.miss(b"slow", n * 2 * PACK_MEMORY_S) == (0, False)
+
+
+def test_a_reader_reaches_as_far_as_a_multiple_of_what_it_has_read() -> None:
+    """What is announced for it grows with what it has read, up to a limit; it is announced once,
+    and never past the end of the file."""
+    ahead, announced = ReadAhead(GIB), 0
+    for at in range(100 * MIB, GIB, MIB):
+        if ahead.advance(at, at + MIB, at + MIB)[0] is None:
+            continue
+        first, end = ahead.reach()
+        assert first >= announced
+        read = at + MIB - 100 * MIB
+        assert end <= at + MIB + min(REACH_FACTOR * read, REACH_SIZE_BYTES_MAX)
+        announced = end
+    assert announced == GIB
+
+
+@given(st.lists(st.integers(1, 9), max_size=8), st.integers(0, 70), st.integers(0, 70))
+def test_segments_are_announced_once(sizes: list[int], after: int, end: int) -> None:
+    """Those that end after one place and not after another, so that each is in one range."""
+    pack = PackId(bytes(32))
+    known = DatasetFile(tuple(Segment(pack, 0, 1, size) for size in sizes))
+    ends = known.starts[1:]
+    wanted = [n for n, at in enumerate(ends) if after < at <= end]
+    assert list(known.segments_ending(after, end)) == wanted

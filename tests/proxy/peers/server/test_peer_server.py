@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,8 +23,11 @@ def test_targets_of_wire_are_understood(pack: bytes, first: int, count: int) -> 
     """What this side asks for is what the other side understands."""
     asked = parse_request(wire.peer_chunks(pack.hex(), first, count))
     assert asked == ChunkRequest(PackId(pack), cached=False, first=first, count=count)
-    assert parse_request(wire.peer_index(pack.hex())) == ChunkRequest(PackId(pack), cached=False)
+    index = ChunkRequest(PackId(pack), cached=False, is_index=True)
+    assert parse_request(wire.peer_index(pack.hex())) == index
     assert parse_request(wire.peer_index(pack.hex()) + "?cached=1").cached
+    announced = parse_request(wire.peer_index(pack.hex(), range(first, first + count)))
+    assert announced == replace(index, first=first, count=count)
 
 
 @pytest.mark.parametrize(
@@ -36,6 +41,9 @@ def test_targets_of_wire_are_understood(pack: bytes, first: int, count: int) -> 
         (f"/peers/packs/{PACK.upper()}/index", NotFound),
         (f"/peers/packs/{PACK[:-2]}/index", NotFound),
         (f"/peers/packs/../{PACK}/index", NotFound),
+        (f"/peers/packs/{PACK}/index?first=0&count=0", InvalidInput),
+        (f"/peers/packs/{PACK}/index?first=-1&count=1", InvalidInput),
+        (f"/peers/packs/{PACK}/index?count=1", InvalidInput),
         (f"/peers/packs/{PACK}/chunks", InvalidInput),
         (f"/peers/packs/{PACK}/chunks?first=0", InvalidInput),
         (f"/peers/packs/{PACK}/chunks?first=0&count=0", InvalidInput),
