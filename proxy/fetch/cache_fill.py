@@ -6,10 +6,9 @@ write, and one batch of rows; never a call for each chunk.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from lodefs.chunkstore.errors import Changed, Corrupt, SourceLost
@@ -60,27 +59,12 @@ class Unit:
 class FetchResult:
     """A fetched unit. ``extents`` are those of the pack's raw bytes in the cache that are new.
     ``memory`` has the chunks that the cache did not take, for the reason ``refusal``, and copies of
-    those that the first reader wants at once. ``origin`` is None if nothing was missing.
-    ``landing`` returns the whole result, if ``memory`` is being written to the cache."""
+    those that the first reader wants at once. ``origin`` is None if nothing was missing."""
 
     extents: list[Run] = field(default_factory=list)
     memory: RawChunks = field(default_factory=dict)
     refusal: Refusal | None = None
     origin: Origin | None = None
-    landing: asyncio.Task[FetchResult] | None = None
-
-    def when_landed(self, call: Callable[[FetchResult], None]) -> None:
-        """Calls ``call`` with the whole result, once it is there; never if it fails. For use on the
-        event loop only."""
-
-        def landed(task: asyncio.Task[FetchResult]) -> None:
-            if not task.cancelled() and task.exception() is None:
-                call(task.result())
-
-        if self.landing is None:
-            call(self)
-        else:
-            self.landing.add_done_callback(landed)
 
     @property
     def fetched_bytes(self) -> int:

@@ -6,6 +6,7 @@ chunks for other nodes, and trees.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, Protocol
@@ -115,11 +116,12 @@ class FileRanges:
         """Starts to fetch a unit ahead of readers. Returns False if too much is under way."""
         flight = self._fetcher.ahead(pack_index, unit)
         if flight is not None:
-            FetchResult(landing=flight.task).when_landed(partial(self._landed, unit.pack))
+            flight.task.add_done_callback(partial(self._landed, unit.pack))
         return flight is not None
 
-    def _landed(self, pack: PackId, result: FetchResult) -> None:
-        self._pack_extents.add(pack, result.extents)
+    def _landed(self, pack: PackId, task: asyncio.Task[FetchResult]) -> None:
+        if not task.cancelled() and task.exception() is None:
+            self._pack_extents.add(pack, task.result().extents)
 
     async def _position(self, file: DatasetFile, at: int, demand: Demand) -> ChunkPosition:
         return await position_of(self._indexes, file, at, from_origin=demand.from_origin)
@@ -135,7 +137,7 @@ class FileRanges:
             flight = self._fetcher.demand(pack_index, unit, chunk, end)
         demand.started()
         result = await self._fetcher.result(pack_index, flight, chunk, for_peer=for_peer)
-        result.when_landed(partial(self._landed, position.pack))
+        self._pack_extents.add(position.pack, result.extents)
         return result
 
     async def _direct(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict, defaultdict
 from collections.abc import Collection
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
@@ -22,7 +21,7 @@ from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk
 from lodefs.chunkstore.repo.range_planner import UNIT_STORED_BYTES_MAX
 from lodefs.proxy.fetch.cache_fill import CacheFill, FetchResult, Progress, Unit, part_of
 from lodefs.proxy.runtime.counters import Counter, Counts
-from lodefs.proxy.runtime.thread_pools import LARGE_SIZE_BYTES_MIN, Pools, current_owner
+from lodefs.proxy.runtime.thread_pools import Pools, current_owner
 from lodefs.proxy.tracing.request_scope import sampled_trace_id
 
 AHEAD_SIZE_BYTES_MAX = 8 * UNIT_STORED_BYTES_MAX  # in flight, above which there is no read-ahead
@@ -51,7 +50,6 @@ class Flight(Progress):
         "is_read",
         "may_start",
         "owner",
-        "prompt",
         "size_bytes",
         "task",
         "transferring",
@@ -84,8 +82,6 @@ class Flight(Progress):
         self.is_read = False  # most of the kept chunks were read
         self.is_kept = False  # it has ended; chunks that the cache did not take are in memory
         self.may_start = asyncio.Event()
-        # Done once readers may have the bytes
-        self.prompt: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.task: asyncio.Task[FetchResult]
 
     def started(self) -> None:
@@ -93,12 +89,8 @@ class Flight(Progress):
         self.transferring = True
 
     def received(self, result: FetchResult) -> None:
-        """Lets readers have the bytes while they are being written: at once if there are few of
-        them, since opening a file of the cache takes as long as a request."""
+        """Lets readers have the bytes while they are being written."""
         self.arrived = result
-        if self.wanted and self.size_bytes < LARGE_SIZE_BYTES_MIN:
-            with suppress(RuntimeError):  # the proxy has ended
-                self.prompt.get_loop().call_soon_threadsafe(_set, self.prompt)
 
     def fetches(self, chunk: int) -> bool:
         if self.is_kept:
@@ -119,13 +111,12 @@ class Flight(Progress):
             raise
 
     async def readable(self) -> FetchResult:
-        """Does what ``landed`` does, but does not wait for the cache's disk if that is slow, or the
-        unit small: then it returns the chunks in memory. Raises what the flight raised."""
+        """Does what ``landed`` does, but does not wait for a slow disk of the cache: then it
+        returns the chunks in memory. Raises what the flight raised."""
         while not self.task.done():
             if self.is_late and self.arrived is not None:
-                return replace(self.arrived, landing=self.task)
-            events = (self.task, self.prompt)
-            await asyncio.wait(events, timeout=LATE_S, return_when=asyncio.FIRST_COMPLETED)
+                return self.arrived
+            await asyncio.wait((self.task,), timeout=LATE_S)
             self.is_late = self.arrived is not None
         return await self.landed()
 
@@ -437,11 +428,6 @@ class Fetcher:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _set(event: asyncio.Future[None]) -> None:
-    if not event.done():
-        event.set_result(None)
 
 
 def _running_of(lane: Lane, waiting: Collection[Flight]) -> dict[str, int]:

@@ -8,7 +8,6 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 
 from lodefs.chunkstore.errors import Corrupt, InvalidInput, LodefsError
 from lodefs.chunkstore.format.names import Spec
@@ -22,7 +21,7 @@ from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.eviction_policy import Use
 from lodefs.proxy.cache.reader import CacheReader
-from lodefs.proxy.fetch.cache_fill import FetchResult, Unit
+from lodefs.proxy.fetch.cache_fill import Unit
 from lodefs.proxy.fetch.cache_write import Refusal
 from lodefs.proxy.fetch.dataset_file import ChunkPosition
 from lodefs.proxy.fetch.file_ranges import FileRanges, Part
@@ -262,18 +261,14 @@ class FileReader:
             self._counts.add(Counter.MISSES)
             stream.origin = part.fetched.origin or stream.origin
             source = OF_ORIGIN[stream.origin]
-            part.fetched.when_landed(partial(self._heed, known))
+            if part.fetched.refusal is Refusal.NO_SPACE:
+                self._readahead.pause()
+            if known.flat is not None and self._cache.is_half_there(known.flat):
+                self._completion.note(known)  # this may have been the last missing part
         elif isinstance(part.found, tuple) and part.found[0].kind is FileKind.SLAB:
             self._completion.note(known, tries=1)
         self._counts.reads.of(repo)[source].add(size_bytes, not stream.counted)
         stream.counted = True
-
-    def _heed(self, known: ReadFile, fetched: FetchResult) -> None:
-        """Notes what the cache took of a unit."""
-        if fetched.refusal is Refusal.NO_SPACE:
-            self._readahead.pause()
-        if known.flat is not None and self._cache.is_half_there(known.flat):
-            self._completion.note(known)  # this may have been the last missing part
 
     # --- known files
 
