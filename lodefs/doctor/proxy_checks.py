@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -48,7 +49,7 @@ def proxy(subject: Subject) -> list[Finding]:
             ok(PROXY, f"{seen.url} answers"),
             _version(subject),
             _contents(subject),
-            _data_processes(subject),
+            data_processes(seen.node),
         ]
     left = [unchecked(name, "the proxy was not asked") for name in (VERSION, HEALTH, DATA)]
     if isinstance(seen.error, Denied):
@@ -98,14 +99,17 @@ def _contents(subject: Subject) -> Finding:
     return ok(HEALTH, "no wrong bytes since the proxy started")
 
 
-def _data_processes(subject: Subject) -> Finding:
-    """Checks that started data processes live. Without them reads are correct but slower."""
-    node = subject.proxy.node
+def data_processes(node: Mapping[str, object]) -> Finding:
+    """Judges by a node's status whether its data processes live. Without them reads are correct
+    but slower."""
     running, ended = node.get("data_processes"), node.get("data_processes_restarts")
     if ended and not running:
         mend = "journalctl -u lodefs-proxy says how they ended; memory may be short"
         return warning(DATA, f"none runs, {ended} ended: the proxy works without them", mend)
-    return ok(DATA, f"{running} run" if running else "none was needed yet")
+    if running is None:
+        why = "data_processes is 0, or there is one processor, or the limit of open files is low"
+        return ok(DATA, f"the proxy fetches without them: {why}")
+    return ok(DATA, f"{running} live" if running else "the first large fetch will start them")
 
 
 def ports(subject: Subject) -> list[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from functools import partial
 from pathlib import Path
@@ -114,6 +115,7 @@ def test_life(debian: Machine, way: Way, report: Report) -> None:
         told_too_early(debian)
     digests = set_up(debian)
     report(way.name, check_reads(NodeProcesses(debian.init_pid), digests, partial(read, debian)))
+    assert re.search(r"data processes\W+\d+ live", debian.shell("lodefs doctor || true"))
     digest = digests["data.bin"]
     volume = add_volume(debian)
     (other,) = debian.shell(f"cat {OTHERS}/pid").split()

@@ -74,6 +74,24 @@ def test_file_system(place: str, kind: str, state: State) -> None:
 
 
 @pytest.mark.parametrize(
+    ("running", "ended", "state", "saw"),
+    [
+        (None, None, State.OK, "fetches without them: data_processes is 0, or there is one"),
+        (0, 0, State.OK, "the first large fetch will start them"),
+        (2, 1, State.OK, "2 live"),
+        (0, 3, State.WARNING, "none runs, 3 ended"),
+    ],
+)
+def test_data_processes(running: int | None, ended: int | None, state: State, saw: str) -> None:
+    """Doctor says whether data processes live, or why there are none."""
+    figures = {"data_processes": running, "data_processes_restarts": ended}
+    node = {name: value for name, value in figures.items() if value is not None}
+    found = proxy_checks.data_processes(node)
+    assert found.state == state
+    assert saw in found.saw
+
+
+@pytest.mark.parametrize(
     ("skew_s", "in_cluster", "state"),
     [
         (1, True, State.OK),
