@@ -3,8 +3,6 @@ errors that say how far a request came. All stores that are asked over HTTP use 
 
 from __future__ import annotations
 
-import socket
-import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lodefs.chunkstore.errors import DeadlineExceeded, LodefsError, Unavailable
-from lodefs.chunkstore.objects.ranges.transport import closer
+from lodefs.chunkstore.objects.ranges.transport import closer, is_plain
 from lodefs.chunkstore.system.systemd.watchdog import Transfer, Watchdog
 from lodefs.chunkstore.types import Buffer
 
@@ -135,8 +133,7 @@ def watched(connection_class: Any, current: ThreadTransfer) -> type:
 def send_all(sock: Any, data: Buffer) -> None:
     """Does what ``sendall`` does, but restarts the timeout whenever the peer takes some bytes,
     since a slow connection is not dead. Raises what ``send`` raises."""
-    is_plain = isinstance(sock, socket.socket) and not isinstance(sock, ssl.SSLSocket)
-    size_bytes = SEND_SIZE_BYTES if is_plain else TLS_SEND_SIZE_BYTES
+    size_bytes = SEND_SIZE_BYTES if is_plain(sock) else TLS_SEND_SIZE_BYTES
     view = memoryview(data).cast("B")
     while view:
         view = view[sock.send(view[:size_bytes]) :]

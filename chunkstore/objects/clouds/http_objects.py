@@ -31,7 +31,7 @@ from lodefs.chunkstore.objects.interface import (
     check_prefix,
 )
 from lodefs.chunkstore.objects.ranges.answers import RangeResponse, part_of, range_header
-from lodefs.chunkstore.objects.ranges.order import HttpOrder, RangeOrder
+from lodefs.chunkstore.objects.ranges.order import SIZE_BYTES_MAX, RangeOrder, http_order
 from lodefs.chunkstore.objects.s3.errors import PastTheEnd
 from lodefs.chunkstore.objects.timed_requests import (
     ANSWER_SIZE_BYTES_MAX,
@@ -45,7 +45,6 @@ from lodefs.chunkstore.protocol.trace_context import outgoing_headers
 from lodefs.chunkstore.types import Buffer
 
 LIST_KEYS_MAX = 1000  # in one answer
-ORDER_SIZE_BYTES_MAX = 64 * 1024 * 1024
 
 
 class HttpRequest(NamedTuple):
@@ -205,32 +204,20 @@ class HttpObjects:
         self, key: str, offset: int, size_bytes: int, if_match: str
     ) -> Iterator[RangeOrder | None]:
         """Implements OrderSource, unless requests go through an HTTP proxy."""
-        endpoint = urlsplit(self._api.endpoint)
-        is_tls = endpoint.scheme == "https"
-        ca_file = ssl.get_default_verify_paths().cafile or ""
-        is_plain = not self._http.is_proxied and (ca_file or not is_tls)
-        if not is_plain or endpoint.hostname is None or not 0 < size_bytes <= ORDER_SIZE_BYTES_MAX:
+        if self._http.is_proxied or not 0 < size_bytes <= SIZE_BYTES_MAX:
             yield None
             return
         wanted = range_header(offset, size_bytes)
         request = self._api.get(self._base + check_key(key), wanted, if_match)
         signed = self._api.signed(request, None)
-        headers = {"host": endpoint.netloc, **_FIXED, **signed.headers, **outgoing_headers()}
-        options = self._options
-        yield RangeOrder(
-            HttpOrder(
-                endpoint.hostname,
-                endpoint.port or (443 if is_tls else 80),
-                ca_file if is_tls else "",
-                encode_request(signed.method, signed.target, headers.items()),
-                offset,
-                if_match,
-                options.connect_timeout_s,
-                options.read_timeout_s,
-                options.answer_s(size_bytes),
-                self._api.etag_header,
-            )
+        host, ca_file = urlsplit(self._api.endpoint).netloc, ssl.get_default_verify_paths().cafile
+        headers = {"host": host, **_FIXED, **signed.headers, **outgoing_headers()}
+        get = encode_request(signed.method, signed.target, headers.items())
+        where, etag_header = self._api.endpoint, self._api.etag_header
+        http = http_order(
+            where, get, offset, size_bytes, if_match, self._options, ca_file or "", etag_header
         )
+        yield None if http is None else RangeOrder(http)
 
     def head(self, key: str) -> ObjectInfo:
         return self._info(check_key(key), None)

@@ -34,15 +34,30 @@ def content_range(headers: Mapping[str, str]) -> tuple[str, int]:
     return span, int(total) if total.isdecimal() and total.isascii() else -1
 
 
-def part_of(
-    answer: RangeResponse, key: str, offset: int, if_match: str | None, etag_header: str = ETAG
-) -> Part:
-    """Returns the part in a 206. Raises: Unavailable for another range; Changed."""
-    span, size = content_range(answer.headers)
-    etag = answer.headers.get(etag_header, "")
-    first = max(size + offset, 0) if offset < 0 else offset
-    if not etag or span != f"bytes {first}-{first + len(answer.data) - 1}":
+def check_range(
+    headers: Mapping[str, str],
+    key: str,
+    first: int,
+    size_bytes: int,
+    if_match: str | None,
+    etag_header: str = ETAG,
+) -> str:
+    """Checks that a 206 has ``size_bytes`` from ``first`` on. Returns the object's ETag. Raises:
+    Unavailable for another range; Changed."""
+    span, _ = content_range(headers)
+    etag = headers.get(etag_header, "")
+    if not etag or span != f"bytes {first}-{first + size_bytes - 1}":
         raise Unavailable(f"{key}: the server answered with another range: {span!r}")
     if if_match is not None and etag != if_match:
         raise Changed(f"{key} has the ETag {etag}, not {if_match}")
+    return etag
+
+
+def part_of(
+    answer: RangeResponse, key: str, offset: int, if_match: str | None, etag_header: str = ETAG
+) -> Part:
+    """Returns the part in a 206. Raises: as ``check_range``."""
+    _, size = content_range(answer.headers)
+    first = max(size + offset, 0) if offset < 0 else offset
+    etag = check_range(answer.headers, key, first, len(answer.data), if_match, etag_header)
     return Part(answer.data, size, etag)

@@ -10,10 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple, Protocol
+from urllib.parse import urlsplit
 
 import msgspec
 
 from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.objects.timed_requests import HttpOptions
+
+SIZE_BYTES_MAX = 64 * 1024 * 1024  # of a range
 
 
 class HttpOrder(msgspec.Struct, frozen=True, array_like=True):
@@ -30,6 +34,36 @@ class HttpOrder(msgspec.Struct, frozen=True, array_like=True):
     read_timeout_s: float  # maximum time without a byte
     transfer_timeout_s: float  # for the whole answer
     etag_header: str = "etag"  # the answer's header, in lower case
+
+
+def http_order(
+    endpoint: str,
+    request: bytes,
+    first: int,
+    size_bytes: int,
+    etag: str,
+    options: HttpOptions,
+    ca_file: str,
+    etag_header: str = "etag",
+) -> HttpOrder | None:
+    """Returns the order for a GET to ``endpoint``, http(s)://HOST[:PORT]; None if that needs TLS
+    and no ``ca_file`` has the certificates."""
+    url = urlsplit(endpoint)
+    is_tls = url.scheme == "https"
+    if url.hostname is None or (is_tls and not ca_file):
+        return None
+    return HttpOrder(
+        url.hostname,
+        url.port or (443 if is_tls else 80),
+        ca_file if is_tls else "",
+        request,
+        first,
+        etag,
+        options.connect_timeout_s,
+        options.read_timeout_s,
+        options.answer_s(size_bytes),
+        etag_header,
+    )
 
 
 Done = Callable[[int, float, type[LodefsError] | None], None]

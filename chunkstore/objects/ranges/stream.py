@@ -11,6 +11,7 @@ from functools import lru_cache, partial
 from typing import Protocol
 
 from lodefs.chunkstore.errors import Changed, Unavailable
+from lodefs.chunkstore.objects.ranges.answers import check_range
 from lodefs.chunkstore.objects.ranges.order import HttpOrder
 from lodefs.chunkstore.objects.ranges.transport import (
     RangeConnection,
@@ -90,11 +91,7 @@ def _check(head: ResponseHead, order: HttpOrder, size_bytes: int) -> None:
         raise Changed("the object was rewritten")
     if head.status != 206 or head.body_size_bytes != size_bytes:
         raise Unavailable(f"the store answered with {head.status}")
-    span = head.headers.get("content-range", "").partition("/")[0]
-    if span != f"bytes {order.first}-{order.first + size_bytes - 1}":
-        raise Unavailable(f"the store answered with another range: {span!r}")
-    if head.headers.get(order.etag_header) != order.etag:
-        raise Changed("the object has another ETag")
+    check_range(head.headers, "the object", order.first, size_bytes, order.etag, order.etag_header)
 
 
 @lru_cache(maxsize=4)

@@ -14,7 +14,7 @@ from typing import Any
 
 from lodefs.chunkstore.errors import DeadlineExceeded, Denied, InvalidInput, Unavailable
 from lodefs.chunkstore.objects.s3.errors import error_of
-from lodefs.chunkstore.objects.s3.range_reader import RangeReader, Timeouts, request_template
+from lodefs.chunkstore.objects.s3.range_reader import RangeReader, request_template
 from lodefs.chunkstore.objects.s3.sigv4 import Credentials
 from lodefs.chunkstore.objects.timed_requests import (
     ANSWER_SIZE_BYTES_MAX,
@@ -275,16 +275,7 @@ def range_reader_of(
     def credentials() -> Credentials:
         return Credentials(*keys.get_frozen_credentials()[:3])
 
-    return RangeReader(
-        model,
-        connect,
-        credentials,
-        timeouts=Timeouts(
-            options.connect_timeout_s, options.read_timeout_s, options.transfer_timeout_s
-        ),
-        connections_max=options.connections_max,
-        ca_file=ca_file,
-    )
+    return RangeReader(model, connect, credentials, options, ca_file=ca_file)
 
 
 def _ca_file(session: Any) -> str:

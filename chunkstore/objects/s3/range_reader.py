@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from lodefs.chunkstore.objects.ranges.answers import RangeResponse
-from lodefs.chunkstore.objects.ranges.order import HttpOrder
+from lodefs.chunkstore.objects.ranges.answers import RangeResponse, range_header
+from lodefs.chunkstore.objects.ranges.order import HttpOrder, http_order
 from lodefs.chunkstore.objects.ranges.transport import (
     RangeConnection,
     RangeTransport,
@@ -23,11 +23,11 @@ from lodefs.chunkstore.objects.ranges.transport import (
     limit_waiting,
 )
 from lodefs.chunkstore.objects.s3.sigv4 import Credentials, Signer
+from lodefs.chunkstore.objects.timed_requests import HttpOptions
 from lodefs.chunkstore.protocol.http_head import encode_request
 from lodefs.chunkstore.protocol.trace_context import outgoing_headers
 from lodefs.chunkstore.system.systemd.watchdog import Transfer
 
-SIZE_BYTES_MAX = 64 * 1024 * 1024  # limit for a body
 ERROR_SIZE_BYTES_MAX = 64 * 1024
 _SIGNED = re.compile(r"AWS4-HMAC-SHA256 Credential=[^,]+/\d{8}/([^/,]+)/s3/aws4_request,")
 _FORM = re.compile(r"[!-~]+")  # characters of a request line
@@ -40,14 +40,6 @@ class RequestTemplate(NamedTuple):
     host: str  # as in the Host header
     path: str  # the path before a key
     region: str
-
-
-class Timeouts(NamedTuple):
-    """Seconds: to connect, without a byte, and for a whole answer."""
-
-    connect_s: float
-    read_s: float
-    transfer_s: float
 
 
 def request_template(url: str, headers: Mapping[str, str], key: str) -> RequestTemplate | None:
@@ -77,38 +69,36 @@ class RangeReader:
         model: RequestTemplate,
         connect: Callable[[], Any],
         credentials: Callable[[], Credentials],
+        options: HttpOptions,
         *,
-        timeouts: Timeouts,
-        connections_max: int,
         ca_file: str = "",
         clock: Callable[[], float] = time.time,
     ) -> None:
         """``connect`` returns an open connection like those of http.client, with ``sock`` and
-        ``close``. ``connections_max`` is how many idle ones are kept. ``ca_file`` has the
-        certificates to check servers with, if the check is the usual one."""
+        ``close``. ``ca_file`` has the certificates to check servers with, if the check is the
+        usual one."""
         self._model = model
         self._connect = connect
         self._credentials = credentials
         self._signer = Signer(model.host, model.region)
-        self._timeouts = timeouts
+        self._options = options
         self._ca_file = ca_file
         self._clock = clock
-        self._transport = RangeTransport(connections_max)
+        self._transport = RangeTransport(options.connections_max)
 
     def get(
         self,
         key: str,
-        wanted: str,
+        offset: int,
         size_bytes: int,
-        *,
         if_match: str | None,
         transfer: Transfer,
     ) -> RangeResponse:
-        """Returns the answer to a GET of ``wanted``, a Range header of at most ``size_bytes``.
+        """Returns the answer to a GET of a range; a negative ``offset`` asks for the last bytes.
 
         Raises: UnsupportedResponse; OSError, also if the connection ends within the answer.
         """
-        request = self._request(key, wanted, if_match)
+        request = self._request(key, offset, size_bytes, if_match)
         with self._transport.ask(None, self._connected, request, transfer) as answer:
             head = answer.head
             most = size_bytes if head.status == 206 else ERROR_SIZE_BYTES_MAX
@@ -116,24 +106,11 @@ class RangeReader:
                 raise UnsupportedResponse(f"{head.body_size_bytes} bytes exceed {most}")
             return RangeResponse(head.status, head.headers, answer.read())
 
-    def order(
-        self, key: str, wanted: str, first: int, if_match: str, timeout_s: float
-    ) -> HttpOrder | None:
-        """Returns the same GET as an order for another process, if that can make it within
-        ``timeout_s``."""
-        url = urlsplit(self._model.url)
-        is_tls = url.scheme == "https"
-        if url.hostname is None or (is_tls and not self._ca_file):
-            return None
-        return HttpOrder(
-            url.hostname,
-            url.port or (443 if is_tls else 80),
-            self._ca_file if is_tls else "",
-            self._request(key, wanted, if_match),
-            first,
-            if_match,
-            *self._timeouts._replace(transfer_s=timeout_s),
-        )
+    def order(self, key: str, first: int, size_bytes: int, if_match: str) -> HttpOrder | None:
+        """Returns the same GET as an order for another process, if that can make it."""
+        request = self._request(key, first, size_bytes, if_match)
+        url, options, ca_file = self._model.url, self._options, self._ca_file
+        return http_order(url, request, first, size_bytes, if_match, options, ca_file)
 
     def keep_open(self, count: int) -> None:
         """Keeps ``count`` idle connections open. Raises: OSError and what ``connect`` raises."""
@@ -143,11 +120,12 @@ class RangeReader:
         """Closes the idle connections now, and the others once they are idle."""
         self._transport.close()
 
-    def _request(self, key: str, wanted: str, if_match: str | None) -> bytes:
+    def _request(self, key: str, offset: int, size_bytes: int, if_match: str | None) -> bytes:
         target = self._model.path + key
         path, _, query = target.partition("?")
         headers = self._signer.headers(path, self._credentials(), self._clock(), query=query)
-        headers |= {"range": wanted, "user-agent": "lodefs", "accept-encoding": "identity"}
+        headers |= {"range": range_header(offset, size_bytes), "user-agent": "lodefs"}
+        headers["accept-encoding"] = "identity"
         if if_match is not None:
             headers["if-match"] = if_match
         headers |= outgoing_headers()  # not signed: only x-amz-* and the host must be signed
@@ -155,5 +133,5 @@ class RangeReader:
 
     def _connected(self) -> RangeConnection:
         owner = self._connect()
-        limit_waiting(owner.sock, self._timeouts.read_s)
+        limit_waiting(owner.sock, self._options.read_timeout_s)
         return RangeConnection(owner, owner.sock)

@@ -34,7 +34,7 @@ from lodefs.chunkstore.objects.interface import (
     check_prefix,
 )
 from lodefs.chunkstore.objects.ranges.answers import part_of, range_header
-from lodefs.chunkstore.objects.ranges.order import RangeOrder
+from lodefs.chunkstore.objects.ranges.order import SIZE_BYTES_MAX, RangeOrder
 from lodefs.chunkstore.objects.ranges.transport import UnsupportedResponse
 from lodefs.chunkstore.objects.s3.boto import (
     CHECK,
@@ -46,7 +46,7 @@ from lodefs.chunkstore.objects.s3.boto import (
     translated,
 )
 from lodefs.chunkstore.objects.s3.errors import NoSuchKey, PastTheEnd, refusal_of
-from lodefs.chunkstore.objects.s3.range_reader import SIZE_BYTES_MAX, RangeReader
+from lodefs.chunkstore.objects.s3.range_reader import RangeReader
 from lodefs.chunkstore.objects.timed_requests import TimedRequests
 from lodefs.chunkstore.system.systemd.watchdog import Transfer
 from lodefs.chunkstore.types import Buffer
@@ -103,17 +103,11 @@ class S3Objects:
         self, reader: RangeReader, key: str, offset: int, size_bytes: int, if_match: str | None
     ) -> Part | None:
         """Returns a part without boto3; None if boto3 must be used."""
-        wanted = range_header(offset, size_bytes)
         with self._operation("read", key, size_bytes) as transfer:
             what = f"cannot read {key} in {self.url}"
             try:
-                answer = reader.get(
-                    self._request_key(key),
-                    wanted,
-                    size_bytes,
-                    if_match=if_match,
-                    transfer=transfer,
-                )
+                name = self._request_key(key)
+                answer = reader.get(name, offset, size_bytes, if_match, transfer)
             except UnsupportedResponse:
                 return None
             if answer.status != 206:
@@ -133,9 +127,7 @@ class S3Objects:
         reader = self._range_reader
         http = None
         if reader is not None and 0 < size_bytes <= SIZE_BYTES_MAX:
-            wanted = range_header(offset, size_bytes)
-            timeout_s = self._options.answer_s(size_bytes)
-            http = reader.order(self._request_key(key), wanted, offset, if_match, timeout_s)
+            http = reader.order(self._request_key(key), offset, size_bytes, if_match)
         yield None if http is None else RangeOrder(http)
 
     def keep_open(self, connections: int) -> None:

@@ -6,6 +6,7 @@ import random
 import ssl
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -180,7 +181,8 @@ def test_a_silent_server_costs_the_read_timeout(server: BadServer, objects: S3Ob
     """No byte for so long is DeadlineExceeded."""
     reader = objects._range_reader
     assert reader is not None
-    reader._timeouts = reader._timeouts._replace(read_s=SHORT_S)  # from now on: all before has time
+    # From now on: all before has time
+    reader._options = replace(reader._options, read_timeout_s=SHORT_S)
     server.script = lambda _: Answer(hangs=True)
     with pytest.raises(DeadlineExceeded):
         objects.get("a", offset=0, size=5)
