@@ -125,6 +125,7 @@ class Cache(CacheTables):
     def set_limit(self, size_bytes_max: int) -> None:
         """Sets the limit of the cache's size."""
         self.settings = replace(self.settings, size_bytes_max=size_bytes_max)
+        self.prefetch_accuracy.resize(size_bytes_max)
 
     def end_stores(self) -> None:
         """Refuses new chunks, and returns when those being written are stored. A fetch without

@@ -10,17 +10,17 @@ from __future__ import annotations
 import mmap
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 
 from lodefs.chunkstore.errors import LodefsError, Unavailable
-from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.affected_files import Segments
 from lodefs.chunkstore.nodecache.kv import Row
 from lodefs.chunkstore.nodecache.verify import check_file
 from lodefs.chunkstore.system.os_errors import DAMAGED, FULL
 from lodefs.proxy.cache.cache_file import CacheFile
-from lodefs.proxy.cache.chunk_cache import Cache, ChunkLocation
+from lodefs.proxy.cache.chunk_cache import Cache
 
 USE_RESOLUTION_S = 60
 
@@ -39,11 +39,11 @@ def sync(cache: Cache) -> None:
         raise failed
 
 
-def save_uses(cache: Cache) -> None:
-    """Stores when files were last used, for evictions after a restart. Raises: NoSpace,
-    Unavailable."""
+def save_uses(cache: Cache, resolution_s: int = USE_RESOLUTION_S) -> None:
+    """Stores when files were last used, if that is so much later than what is stored, for evictions
+    after a restart. Raises: NoSpace, Unavailable."""
     for file in cache.all_files():
-        if file.last_use_s - file.saved_use_s >= USE_RESOLUTION_S:
+        if file.last_use_s - file.saved_use_s >= resolution_s:
             _write_row(cache, file)
 
 
@@ -56,19 +56,6 @@ def is_damage(error: OSError) -> bool:
 def unreadable(file: CacheFile, error: OSError) -> Unavailable:
     """Returns the error for a file that cannot be read now."""
     return Unavailable(f"the cache file {file.path} cannot be read now: {error.strerror}")
-
-
-def is_right(place: ChunkLocation, chunk_id: bytes) -> bool:
-    """Whether the bytes at a place are those of the chunk; False if they are missing. Raises:
-    Unavailable if they cannot be read now."""
-    try:
-        with place.file.in_use() as fd:
-            data = os.pread(fd, place.size_bytes, place.offset)
-    except OSError as error:
-        if not is_damage(error):
-            raise unreadable(place.file, error) from error
-        return False
-    return digest_of(data) == chunk_id
 
 
 class Stopped(Exception):
@@ -175,14 +162,9 @@ def _write_row(cache: Cache, file: CacheFile) -> None:
 def close(cache: Cache) -> str:
     """Syncs everything before a clean exit. Returns what failed, or ""."""
     problem = ""
-    try:
-        sync(cache)
-    except LodefsError as error:
-        problem = str(error)
-    try:
-        for file in cache.all_files():
-            if file.last_use_s != file.saved_use_s:
-                _write_row(cache, file)
-    except LodefsError as error:
-        problem = str(error)
+    for step in (sync, partial(save_uses, resolution_s=1)):
+        try:
+            step(cache)
+        except LodefsError as error:
+            problem = str(error)
     return problem

@@ -20,10 +20,14 @@ class PrefetchAccuracy:
     """
 
     def __init__(self, cache_size_bytes: int) -> None:
-        self._half_life_bytes = max(cache_size_bytes // EVIDENCE_PARTS, EVIDENCE_SIZE_BYTES_MIN)
-        self._least_bytes = max(self._half_life_bytes // EVIDENCE_PARTS, EVIDENCE_SIZE_BYTES_MIN)
+        self.resize(cache_size_bytes)
         self._unasked_bytes = 0.0
         self._useful_bytes = 0.0
+
+    def resize(self, cache_size_bytes: int) -> None:
+        """Sets the size of the cache, by which evidence fades."""
+        self._half_life_bytes = max(cache_size_bytes // EVIDENCE_PARTS, EVIDENCE_SIZE_BYTES_MIN)
+        self._least_bytes = max(self._half_life_bytes // EVIDENCE_PARTS, EVIDENCE_SIZE_BYTES_MIN)
 
     def evicted(self, size_bytes: int, asked_bytes: int, read_bytes: int) -> None:
         """Adds an evicted file. ``asked_bytes`` of it were fetched on demand; ``read_bytes``, which

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.proxy.cache import durability
@@ -64,10 +65,23 @@ class CacheReader:
     def _check(self, chunks: Sequence[tuple[ChunkLocation, bytes]]) -> int:
         for n, (place, chunk_id) in enumerate(chunks):
             is_known = place.file.is_trusted(self._cache.boot)
-            if not is_known and not durability.is_right(place, chunk_id):
+            if not is_known and read_chunk(place, chunk_id) is None:
                 self._cache.drop(place.file, f"chunk {chunk_id.hex()} has changed")
                 return n
         return len(chunks)
+
+
+def read_chunk(place: ChunkLocation, chunk_id: bytes) -> bytes | None:
+    """Returns the bytes of a chunk at a place, verified; None if they are wrong or missing.
+    Blocking. Raises: Unavailable if they cannot be read now."""
+    try:
+        with place.file.in_use() as fd:
+            raw = os.pread(fd, place.size_bytes, place.offset)
+    except OSError as error:
+        if not durability.is_damage(error):
+            raise durability.unreadable(place.file, error) from error
+        return None
+    return raw if digest_of(raw) == chunk_id else None
 
 
 def _read_now(fd: int, offset: int, size_bytes: int) -> bytes | None:

@@ -3,8 +3,8 @@
 Files of the cache do not change, but disks lose data. A damaged file is dropped, and fetched again
 on demand. The scrub bypasses the kernel's page cache if the file system supports that. It reads at
 a bounded rate, and not while the disk has other work. It reads files that were used since their
-last check first, and then the least recently checked ones. The index has the time of each check
-(chunkstore/nodecache/layout.py). See docs/decisions/0023-bits-that-flip.md.
+last check first, and then the least recently checked ones. See
+docs/decisions/0023-bits-that-flip.md.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Protocol
 
 from lodefs.chunkstore.errors import LodefsError
-from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.verify import WINDOW_SIZE_BYTES
 from lodefs.proxy.cache import durability
 from lodefs.proxy.cache.cache_file import CacheFile
@@ -124,14 +123,7 @@ class Scrub:
         self._looked_s, self._looked_bytes = time.monotonic(), 0
         self.bytes_per_s = 0.0  # between the last two looks
         self.coverage = Coverage()
-        self._load_rows()
         self.look()
-
-    def _load_rows(self) -> None:
-        for key, value in self._cache.kv.scan(layout.CHECKED):
-            file = self._cache.file(layout.number_of_key(key))
-            if file is not None:
-                file.checked_s = layout.decode_checked(value)
 
     def stop(self) -> None:
         self._stop.set()

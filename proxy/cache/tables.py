@@ -126,6 +126,9 @@ class CacheTables:
                 self.flats[file.content] = file
             elif file.state is FileState.OPEN and file.is_trusted(self.boot):
                 self._slab = file
+        for key, value in self.kv.scan(layout.CHECKED):
+            if (known := self.files.get(layout.number_of_key(key))) is not None:
+                known.checked_s = layout.decode_checked(value)
         self._next_number = next_number
 
     def file(self, number: int) -> CacheFile | None:

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Sequence
 
 from lodefs.chunkstore.errors import LodefsError
-from lodefs.chunkstore.format.names import digest_of
 from lodefs.proxy.cache.chunk_cache import Cache, ChunkLocation, Flat, NewChunk
-from lodefs.proxy.cache.reader import CacheReader
+from lodefs.proxy.cache.reader import CacheReader, read_chunk
 from lodefs.proxy.fetch.dataset_file import DatasetFile, position_of
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.runtime.thread_pools import Pools
@@ -138,12 +136,8 @@ class FlatCompletion:
         reader of the file will get the error."""
         chunks: list[NewChunk] = []
         for place, chunk_id, offset in copies:
-            try:
-                with place.file.in_use() as fd:
-                    raw = os.pread(fd, place.size_bytes, place.offset)
-            except OSError:
-                return False
-            if digest_of(raw) != chunk_id:
+            raw = read_chunk(place, chunk_id)
+            if raw is None:
                 return False
             chunks.append(NewChunk(chunk_id, raw, offset))
         return bool(self._cache.store(chunks, flat, are_copies=True))

@@ -23,6 +23,7 @@ from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.layout import FileKind, FileState
 from lodefs.proxy.cache import durability, recovery
 from lodefs.proxy.cache.chunk_cache import Cache, Flat, NewChunk, covered_bytes
+from lodefs.proxy.cache.reader import read_chunk
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.runtime.counters import Counter, Counts
 from tests.support.proxy.rig import at_once
@@ -77,7 +78,7 @@ class Opened:
         (place,) = self.cache.find([layout.chunk_key(chunk_id)])
         if place is None:
             return None
-        if not place.file.is_trusted(self.cache.boot) and not durability.is_right(place, chunk_id):
+        if not place.file.is_trusted(self.cache.boot) and read_chunk(place, chunk_id) is None:
             self.cache.drop(place.file, "wrong bytes")
             return None
         with place.file.in_use() as fd:

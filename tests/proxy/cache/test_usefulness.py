@@ -39,7 +39,8 @@ def test_what_was_asked_for_is_no_evidence() -> None:
 def test_evidence_fades_while_only_what_was_asked_for_goes(cache_bytes: int) -> None:
     """After a job that read at random for long, a known set comes with its neighbours again, once
     some caches of others have gone: how many does not depend on the cache's size."""
-    usefulness, slab = PrefetchAccuracy(cache_bytes), cache_bytes // 128
+    usefulness, slab = PrefetchAccuracy(1), cache_bytes // 128
+    usefulness.resize(cache_bytes)  # a node knows the limit when its cache is open
     for _ in range(1000):
         usefulness.evicted(slab, 0, 0)
     evicted_bytes = 0
