@@ -22,6 +22,11 @@ class KeyValues(Protocol):
         """Returns a value or None for each key, in the order of the keys, with one call."""
         ...
 
+    def lacks(self, keys: Sequence[bytes]) -> bool:
+        """Whether it has none of the keys, as far as memory tells: it never waits for the disk, so
+        that False may be wrong."""
+        ...
+
     def write(self, rows: Sequence[Row], *, durable: bool = False) -> None:
         """Puts and deletes all rows or none; later rows win. ``durable``: they are on disk on
         return.

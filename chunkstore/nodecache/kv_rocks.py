@@ -82,6 +82,12 @@ class RocksKeyValues:
         found: list[bytes | None] = self._get(list(keys))
         return found
 
+    def lacks(self, keys: Sequence[bytes]) -> bool:
+        try:
+            return not any(map(self._db.key_may_exist, keys))
+        except Exception:  # noqa: BLE001 - ``get`` says what is wrong
+            return False
+
     def _get(self, what: bytes | list[bytes]) -> Any:
         db = self._db
         try:

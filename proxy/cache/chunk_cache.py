@@ -149,6 +149,10 @@ class Cache(CacheTables):
             found.append(None if file is None else ChunkLocation(file, offset, size_bytes))
         return found
 
+    def lacks(self, keys: Sequence[bytes]) -> bool:
+        """Whether none of some chunks is here. It never waits for the disk; False may be wrong."""
+        return self.kv.lacks(keys)
+
     def complete_flat(self, content: bytes) -> CacheFile | None:
         """Returns the flat file that is the whole dataset file, if there is a trusted one."""
         file = self.flats.get(content)

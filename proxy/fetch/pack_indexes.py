@@ -75,9 +75,10 @@ class PackIndexes:
         return self.in_memory(pack_id) or await self._pools.disk.run(self._from_rows, pack_id)
 
     async def _load(self, pack_id: PackId, *, from_origin: bool) -> PackIndexVersion:
-        found = await self._pools.disk.run(self._from_rows, pack_id)
-        if found is not None:
-            return found
+        if not self._kv.lacks([layout.pack_key(pack_id)]):
+            found = await self._pools.disk.run(self._from_rows, pack_id)
+            if found is not None:
+                return found
         return await self._fetch(pack_id, from_origin=from_origin)
 
     async def _fetch(

@@ -46,6 +46,7 @@ class _Followed:
         self.primary, self.secondary = primary, secondary
         self.get = secondary.get
         self.get_many = secondary.get_many
+        self.lacks = secondary.lacks
         self.scan = secondary.scan
         self.floor = secondary.floor
         self.catch_up = secondary.catch_up

@@ -117,7 +117,7 @@ class _Full:
         self.is_full = False
         self._write = below.write
         self.get, self.get_many, self.scan = below.get, below.get_many, below.scan
-        self.floor = below.floor
+        self.floor, self.lacks = below.floor, below.lacks
         self.catch_up, self.close = below.catch_up, below.close
 
     def write(self, rows: Sequence[tuple[bytes, bytes | None]], *, durable: bool = False) -> None:

@@ -19,7 +19,7 @@ from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.reader import CacheReader
 from lodefs.proxy.runtime.counters import Counter
 from lodefs.proxy.service.store_node import StoreNode
-from tests.support.proxy.rig import MIB, Rig, read_path, until
+from tests.support.proxy.rig import MIB, Rig, file_of, read_path, until
 
 BIG = random.Random(1).randbytes(2 * MIB)
 SMALL = random.Random(2).randbytes(50_000)
@@ -51,6 +51,23 @@ async def check_nothing_was_lost(rig: Rig, node: StoreNode, numbers: set[int]) -
     for path, content in PATHS.items():
         assert await read_path(node, path) == content
     assert rig.objects.ranges == []
+
+
+def test_a_cold_read_waits_for_no_thread_of_the_disk(tmp_path: Path) -> None:
+    """Memory tells that neither the pack's index nor its chunks are here."""
+    rig = Rig(tmp_path, {b"small": SMALL}, chunk_size_bytes=20_000)
+
+    async def run() -> None:
+        async with rig.node() as node:
+            await file_of(node, b"small")  # loads the tree
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setattr(node._pools.disk, "run", refused)
+                assert await read_path(node, b"small") == SMALL
+
+    async def refused(*_: object) -> None:
+        raise AssertionError("the disk was asked")
+
+    asyncio.run(run())
 
 
 def test_no_descriptors_left_costs_no_cache(tmp_path: Path) -> None:

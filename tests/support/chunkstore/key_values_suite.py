@@ -24,6 +24,12 @@ class KeyValuesSuite:
         assert kv.get_many([b"b", b"nothing", b"a", b"b"]) == [b"2", None, b"1", b"2"]
         assert kv.get_many([]) == []
 
+    def test_lacks_is_sure_of_rows_that_are_there(self, kv: KeyValues) -> None:
+        """Whoever has one of the keys does not lack them."""
+        assert kv.lacks([b"a", b"b"])
+        kv.write([(b"a", b"1")])
+        assert not kv.lacks([b"b", b"a"])
+
     def test_later_rows_of_a_write_win(self, kv: KeyValues) -> None:
         """Within one write the last row for a key counts, deletions included."""
         kv.write([(b"a", b"1"), (b"a", b"2"), (b"b", b"1"), (b"b", None)])

@@ -19,6 +19,9 @@ class MemoryKeyValues:
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return [self.rows.get(key) for key in keys]
 
+    def lacks(self, keys: Sequence[bytes]) -> bool:
+        return self.rows.keys().isdisjoint(keys)
+
     def write(self, rows: Sequence[Row], *, durable: bool = False) -> None:
         for key, value in rows:
             if value is None:
