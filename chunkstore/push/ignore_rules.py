@@ -14,9 +14,6 @@ from functools import lru_cache
 from itertools import groupby
 from string import ascii_letters, ascii_lowercase, ascii_uppercase, digits, hexdigits, punctuation
 
-from pathspec.patterns.gitignore.base import GitIgnorePatternError
-from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
-
 from lodefs.chunkstore.errors import InvalidInput
 
 FILE_NAME = b".lodefsignore"  # in any directory of a source, for all below it
@@ -106,6 +103,11 @@ def _compiled(line: str) -> _Pattern | None:
     """Compiles a line. Returns None for a comment, and for what can never match (git ignores
     it)."""
     line = _without_last_spaces(line)
+    if not line or line.startswith("#"):
+        return None
+    from pathspec.patterns.gitignore.base import GitIgnorePatternError  # few sources have patterns
+    from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
+
     if line.endswith("/**/"):
         line += "*/"  # matches what is below the directory, not the directory
     try:

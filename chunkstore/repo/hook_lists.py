@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 
 from lodefs.chunkstore.errors import AlreadyExists
 from lodefs.chunkstore.format import keys
@@ -28,6 +29,7 @@ from lodefs.chunkstore.system.parallel_map import grouped, map_ahead
 
 READERS = 16  # concurrent requests
 SHARDS_MAX = 256  # in a list
+LISTS_MAX = 4  # that one push puts: its commit waits for them, some seconds
 SHARDS_BYTES_MAX = 1 << 30  # of the shards in a list; their hooks are a fiftieth
 UNSEEN_MIN = 8  # fewer shards are read without a look for lists
 LISTS_AHEAD = 4  # in memory, some MB each
@@ -35,12 +37,12 @@ LISTS_AHEAD = 4  # in memory, some MB each
 
 def put_hook_lists(objects: ObjectStore, push_id: str) -> None:
     """Puts the list that the shard of a push closes; several, if earlier pushes have put none for
-    many shards. Raises: what the store raises."""
+    many shards. It leaves the rest of very many to later pushes. Raises: what the store raises."""
     own = keys.hook_list(push_id)
     before = max((key for key in _listed(objects) if key < own), default=keys.HOOKS)
     after = keys.shard(before.removeprefix(keys.HOOKS))
     shards: list[ObjectInfo] = []
-    for info in objects.list(keys.INDEX, after=after):
+    for info in islice(objects.list(keys.INDEX, after=after), LISTS_MAX * SHARDS_MAX):
         if _push_id(info.key) > push_id:
             break
         shards.append(info)

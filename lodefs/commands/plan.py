@@ -15,7 +15,6 @@ from lodefs.cli import options as cli
 from lodefs.cli import text
 from lodefs.cli.parsed_type import TASK_SHARE
 from lodefs.cli.progress_bars import show_progress
-from lodefs.commands.push import json_of, report
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
@@ -184,6 +183,8 @@ def finish(
     since the plan was made, nothing is committed; --onto names the head to replace. A gc run
     removes the plan later.
     """
+    from lodefs.commands.push import json_of, report  # its options take as long as a small plan
+
     with show_progress() as progress:
         result = push_plans.finish_plan(name, session=session, progress=progress, **options)
     if as_json:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -50,6 +49,9 @@ def _processes(name: str) -> Executor:
     count = name.partition(":")[2]
     if not count.isdecimal() or not 1 <= int(count) <= 1024:
         raise InvalidInput(f"{name!r}: name the number of processes, as in processes:8")
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
     return ProcessPoolExecutor(int(count), multiprocessing.get_context("spawn"))
 
 

@@ -92,10 +92,15 @@ def test_a_list_that_a_killed_push_has_not_put_is_in_the_next_one(objects: Fault
 def test_many_shards_without_a_list_are_in_several(
     objects: FaultyObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when a store becomes large, or after many pushes that were killed."""
-    monkeypatch.setattr(hook_lists, "SHARDS_MAX", 15)
-    put_hook_lists(objects, SHARDS[39])
-    assert _lists(objects) == [SHARDS[14], SHARDS[29], SHARDS[39]]
+    """As when a store becomes large, or after many pushes that were killed. The next push that
+    closes a list goes on with them."""
+    monkeypatch.setattr(hook_lists, "SHARDS_MAX", 10)
+    monkeypatch.setattr(hook_lists, "LISTS_MAX", 2)
+    put_hook_lists(objects, SHARDS[34])
+    assert _lists(objects) == [SHARDS[9], SHARDS[19]]
+    _assert_right(objects)
+    put_hook_lists(objects, SHARDS[36])
+    assert _lists(objects) == [SHARDS[n] for n in (9, 19, 29, 36)]
     _assert_right(objects)
 
 
