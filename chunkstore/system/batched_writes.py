@@ -1,9 +1,10 @@
 """Writes buffers one after the other to a file, through the page cache.
 
-It writes at most a MiB at once. The kernel allocates memory in pieces as large as one write allows
-(large folios), and the largest free blocks are those unused for longest. Virtual machines that
-return free memory to their host must fetch these first: a GiB took up to 2.4 s in writes of 8 MiB,
-and 0.2 s in writes of 1 MiB (docs/decisions/0020-written-by-the-mib.md).
+A write goes to the next multiple of 256 KiB of the file at most. The kernel allocates memory in
+pieces as large as one write allows (large folios), and the largest free blocks are those unused for
+longest. Virtual machines that return free memory to their host must fetch these first: a GiB took
+up to 1.9 s in writes of 8 MiB, 0.2 to 1.4 s in writes of 1 MiB, and 0.2 s in writes of 256 KiB,
+which take less if they are aligned (docs/decisions/0115-the-write.md).
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from collections.abc import Iterator, Sequence
 
 from lodefs.chunkstore.types import Buffer
 
-BATCH_SIZE_BYTES = 1 << 20
+BATCH_SIZE_BYTES = 256 * 1024
 BUFFERS_MAX = min(os.sysconf("SC_IOV_MAX"), 1024)  # writev(2)
 
 
 def write_at(fd: int, offset: int, buffers: Sequence[Buffer]) -> int:
     """Writes all buffers from ``offset`` on. Returns the bytes written. Raises: OSError."""
     at = offset
-    for batch in _batches(buffers):
+    for batch in _batches(buffers, offset):
         rest = batch
         while rest:  # more than once on an almost full disk, or after a signal
             done = os.pwritev(fd, rest, at)
@@ -29,24 +30,21 @@ def write_at(fd: int, offset: int, buffers: Sequence[Buffer]) -> int:
     return at - offset
 
 
-def _batches(buffers: Sequence[Buffer]) -> Iterator[list[memoryview]]:
-    """Yields the buffers; those larger than a batch are cut."""
+def _batches(buffers: Sequence[Buffer], offset: int) -> Iterator[list[memoryview]]:
+    """Yields the buffers, which are cut at the multiples of a batch in the file."""
     batch: list[memoryview] = []
-    size_bytes = 0
+    room = BATCH_SIZE_BYTES - offset % BATCH_SIZE_BYTES
     for buffer in buffers:
-        for part in _parts(buffer):
-            if size_bytes + len(part) > BATCH_SIZE_BYTES or len(batch) == BUFFERS_MAX:
-                yield batch
-                batch, size_bytes = [], 0
+        view = memoryview(buffer).cast("B")
+        while view:
+            part, view = view[:room], view[room:]
             batch.append(part)
-            size_bytes += len(part)
+            room -= len(part)
+            if not room or len(batch) == BUFFERS_MAX:
+                yield batch
+                batch, room = [], room or BATCH_SIZE_BYTES
     if batch:
         yield batch
-
-
-def _parts(buffer: Buffer) -> list[memoryview]:
-    view = memoryview(buffer).cast("B")
-    return [view[n : n + BATCH_SIZE_BYTES] for n in range(0, len(view), BATCH_SIZE_BYTES)]
 
 
 def _rest(buffers: list[memoryview], done: int) -> list[memoryview]:

@@ -63,11 +63,21 @@ def test_the_file_holds_the_joined_buffers(
 
 
 def test_no_call_is_larger_than_a_batch(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large buffer is cut, small ones are gathered: no write is beyond a MiB."""
+    """A large buffer is cut, small ones are gathered."""
     kernel = Kernel()
     monkeypatch.setattr(os, "pwritev", kernel)
     write_at(fd, 0, [bytes(5 * BATCH_SIZE_BYTES // 2), *[bytes(BATCH_SIZE_BYTES // 4)] * 6])
     assert kernel.sizes == [BATCH_SIZE_BYTES] * 4
+
+
+def test_writes_end_at_multiples_of_a_batch_in_the_file(
+    fd: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the first and the last write are smaller: the kernel's pieces are aligned."""
+    kernel = Kernel()
+    monkeypatch.setattr(os, "pwritev", kernel)
+    write_at(fd, 3 * BATCH_SIZE_BYTES - 5, [bytes(BATCH_SIZE_BYTES + 9)])
+    assert kernel.sizes == [5, BATCH_SIZE_BYTES, 4]
 
 
 def test_no_call_has_more_buffers_than_the_kernel_takes(
