@@ -12,6 +12,7 @@ from pathlib import Path
 
 from loadtests.bench import (
     accounts,
+    cachewrites,
     changing,
     checkpoints,
     coldpeers,
@@ -132,6 +133,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "cold-sequential": (
         coldsequential.cold_sequential,
         "processor seconds and memory of a cold sequential read, by process",
+    ),
+    "cache-writes": (
+        cachewrites.cache_writes,
+        "ways to write the cache's files, by file system: processor seconds",
     ),
     "cold-peers": (
         coldpeers.cold_peers,
