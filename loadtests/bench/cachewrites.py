@@ -115,10 +115,10 @@ def _used(way: Way, path: Path) -> tuple[float, float, float] | None:
     memory[:] = lengths.randbytes(UNIT_BYTES)
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | way.flags, 0o600)
+        started_s, started_cpu_s, at = perf_counter(), process_time(), 0
         os.ftruncate(fd, SIZE_BYTES)
         if way.is_allocated:
             os.posix_fallocate(fd, 0, SIZE_BYTES)
-        started_s, started_cpu_s, at = perf_counter(), process_time(), 0
         while at < SIZE_BYTES:
             size = UNIT_BYTES - lengths.randint(0, way.shortened_bytes_max)
             size = min(size, SIZE_BYTES - at)
