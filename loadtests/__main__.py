@@ -47,6 +47,7 @@ from loadtests.bench import (
     repaireach,
     repairs,
     s3ranges,
+    sequentials,
     sharedmounts,
     slowdisks,
     slurmwarming,
@@ -175,6 +176,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
         "find over 5,000 directories unknown to the node",
     ),
     "mount-mixtures": (mixtures.mixtures, "a large file read whole after other reads beside it"),
+    "mount-sequential": (
+        sequentials.sequential_reads,
+        "a large file among small ones, in order: from the disk, from memory, by 1 and 8 readers",
+    ),
     "mount-warm": (warmreads.warm_reads, "reads from the cache's disk; the dataset exceeds memory"),
     "slurm-warming": (
         slurmwarming.slurm_warming,

@@ -72,7 +72,7 @@ class OpenFile(Descriptor):
     """A slab or flat file of the cache with the directory ``place``. The cache belongs to the
     proxy's user and its reader may be root, so no symlink in it is followed. Raises: OSError."""
 
-    __slots__ = ("is_complete", "is_slab", "number", "size_bytes")
+    __slots__ = ("_uncached", "is_complete", "is_slab", "number", "size_bytes")
 
     def __init__(self, place: Descriptor, number: int, row: FileRow) -> None:
         self.fd = -1  # for __del__, since a file that was evicted meanwhile cannot be opened
@@ -81,6 +81,17 @@ class OpenFile(Descriptor):
         self.size_bytes = row.size_bytes
         self.is_complete = row.state is FileState.COMPLETE
         self.is_slab = row.kind is FileKind.SLAB
+        self._uncached: Descriptor | None = None
+
+    def uncached(self) -> Descriptor:
+        """A descriptor of the file for reads past the page cache, whose offsets, sizes and memory
+        must be aligned (O_DIRECT). Raises: OSError if the file system has no such reads."""
+        found = self._uncached
+        if found is None:
+            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT
+            found = Descriptor(os.open(f"/proc/self/fd/{self.fd}", flags))
+            self._uncached = found
+        return found
 
     @property
     def is_gone(self) -> bool:

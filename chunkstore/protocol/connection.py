@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import mmap
 import os
 import socket
 import struct
@@ -95,7 +96,7 @@ class Connection:
         self._address = address
         self._clock = clock
         self._socket: socket.socket | None = None
-        self._buffer = bytearray(BUFFER_BYTES)
+        self._buffer = _memory(BUFFER_BYTES)
         self._patient = False  # whether the socket now waits longer than the grace time
         self._asked_s = 0.0  # when the last request was sent
         self._was_slow = False  # whether the last answer was slow; then the next one mostly is
@@ -109,9 +110,9 @@ class Connection:
         self.used = False
 
     def scratch(self, size_bytes: int) -> memoryview:
-        """Returns ``size_bytes`` bytes of the buffer for answers."""
+        """Returns ``size_bytes`` bytes of the buffer for answers, which begin with a page."""
         if len(self._buffer) < size_bytes:
-            self._buffer = bytearray(size_bytes + HEAD_BYTES_MAX)
+            self._buffer = _memory(size_bytes + HEAD_BYTES_MAX)
         return memoryview(self._buffer)[:size_bytes]
 
     def cancel(self) -> None:
@@ -228,7 +229,7 @@ class Connection:
         body_bytes: int,
     ) -> Response:
         if len(self._buffer) < body_bytes + HEAD_BYTES_MAX:
-            self._buffer = bytearray(body_bytes + HEAD_BYTES_MAX)
+            self._buffer = _memory(body_bytes + HEAD_BYTES_MAX)
         buffer = self._buffer
         view = memoryview(buffer)
         got = self._more(sock, view, deadline_s, before_blocking)
@@ -243,7 +244,7 @@ class Connection:
         status, length = self._parse(head)
         start = end + len(_END)
         if start + length > len(buffer):
-            self._buffer = bytearray(start + length)
+            self._buffer = _memory(start + length)
             self._buffer[:got] = view[:got]
             view = memoryview(self._buffer)
         missing = start + length - got
@@ -272,6 +273,11 @@ class Connection:
         if not length.isdigit() or int(length) > BODY_BYTES_MAX:
             raise Unavailable(f"{self._address}: an answer has no valid Content-Length")
         return int(head[9:12]), int(length)
+
+
+def _memory(size_bytes: int) -> mmap.mmap:
+    """Memory of this process alone, also after a fork, that begins with a page."""
+    return mmap.mmap(-1, size_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def header(head: bytes, name: bytes) -> bytes:

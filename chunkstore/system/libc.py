@@ -11,6 +11,8 @@ from typing import Any
 
 FUSE = 0x65735546  # linux/magic.h
 _STATFS_BYTES = 256  # the struct has 120
+_CACHESTAT = 451  # the number of the system call
+_CACHESTAT_RANGE, _CACHESTAT_COUNTS = struct.Struct("=QQ"), struct.Struct("=5Q")
 
 
 def call(function: str, *arguments: Any) -> int:
@@ -43,3 +45,14 @@ def file_system_of(where: int | Path) -> int:
         call("statfs", os.fsencode(where), found)
     (kind,) = struct.unpack_from("@l", found.raw)
     return int(kind) & 0xFFFFFFFF
+
+
+def cached_pages(fd: int, offset: int, size_bytes: int) -> int:
+    """Returns how many pages of a range of a file are in the page cache. Unlike a read with
+    RWF_NOWAIT it has none read ahead. Raises: OSError before Linux 6.5, and on newer kernels for
+    files of others that the process may not write."""
+    import ctypes
+
+    counts = ctypes.create_string_buffer(_CACHESTAT_COUNTS.size)
+    call("syscall", _CACHESTAT, fd, _CACHESTAT_RANGE.pack(offset, size_bytes), counts, 0)
+    return int(_CACHESTAT_COUNTS.unpack(counts.raw)[0])

@@ -123,7 +123,7 @@ def _first_mount(result: Result, origin: Origin, proxy: Proxy, target: Path) -> 
             if reading.count != 1_001_000:
                 raise RuntimeError(f"the walk saw {reading.count:,} entries, not 1,001,000")
             result.add(f"walk, {state}", reading.per_s, "entries/s", at_least=asked)
-        processes = mount_processes(origin, target)
+        processes = mount_processes(origin.lodefs, target)
         memory = sum(process.memory_full_info().pss for process in processes)
         what = f"memory of {len(processes)} mount processes"
         result.add(what, memory / MIB, "MiB", at_most=150)
@@ -143,9 +143,9 @@ def _start_s(origin: Origin) -> float:
     return median(origin.lodefs.run("version").seconds for _ in range(ROUNDS))
 
 
-def mount_processes(origin: Origin, target: Path) -> list[psutil.Process]:
+def mount_processes(lodefs: Lodefs, target: Path) -> list[psutil.Process]:
     """The processes that serve the mount at ``target``: its supervisor and all its children."""
-    for line in origin.lodefs.run("mounts", "--json").output.splitlines():
+    for line in lodefs.run("mounts", "--json").output.splitlines():
         mount = json.loads(line)
         if unquote(mount["mountpoint"]) == str(target) and mount["pid"]:
             supervisor = psutil.Process(mount["pid"])

@@ -50,7 +50,7 @@ def warm_reads(scratch: Path) -> Result:
         with mounted(origin.lodefs, proxy, scratch / "mnt", "--no-passthrough") as root:
             names = [os.path.relpath(path, root) for path in files_below(str(root))]
             small = [name for name in names if name != "large.bin"]
-            workers = mount_processes(origin, root)
+            workers = mount_processes(origin.lodefs, root)
             _compare(result, "random 4 KiB", _random, [source, root], workers)
             _compare(result, "small files", _Small(small), [source, root], workers)
     if os.stat(source).st_dev != os.stat(scratch).st_dev:

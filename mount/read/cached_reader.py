@@ -17,6 +17,7 @@ from lodefs.mount.fs.device_lead import BeforeBlocking
 from lodefs.mount.read.cache_monitor import CacheMonitor
 from lodefs.mount.read.prefetch_policy import is_telling
 from lodefs.mount.read.read_events import EmitRead, ReadEvent, ignore_read
+from lodefs.mount.read.uncached_reads import UncachedReads
 from lodefs.mount.shm.traffic_counters import CountsReads, uncounted
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class CachedReader:
         self._before_disk = before_blocking.disk if before_blocking else lambda: None
         self._counter = counter or uncounted()
         self._nowait = os.RWF_NOWAIT
+        self._uncached = UncachedReads()
         self._held: OpenFile | None = None
         self._emit = emit
         self.waited = client.waited
@@ -116,6 +118,13 @@ class CachedReader:
     def _fill(self, part: memoryview, file: OpenFile, offset: int) -> bool:
         """Reads until ``part`` is full; False if the file is too short."""
         fd = file.fd
+        uncached = self._uncached.descriptor(file, offset, len(part))
+        if uncached is not None:
+            self._before_disk()
+            seconds = self._from_disk(uncached.fd, part, offset)
+            self._uncached.took(len(part), seconds)
+            if seconds is not None:
+                return True
         try:
             if os.preadv(fd, (part,), offset, self._nowait) == len(part):
                 return True
@@ -128,13 +137,18 @@ class CachedReader:
         self._before_disk()
         if file.is_slab:
             self._bring_neighbours(fd, offset)
+        return self._from_disk(fd, part, offset) is not None
+
+    def _from_disk(self, fd: int, part: memoryview, offset: int) -> float | None:
+        """Reads until ``part`` is full. Returns the seconds that it took; None if it failed."""
         begin_s = time.monotonic()
         try:
-            return os.preadv(fd, (part,), offset) == len(part)
+            is_full = os.preadv(fd, (part,), offset) == len(part)
         except OSError:
-            return False
-        finally:
-            self.waited.for_disk(time.monotonic() - begin_s)
+            is_full = False
+        seconds = time.monotonic() - begin_s
+        self.waited.for_disk(seconds)
+        return seconds if is_full else None
 
     def _bring_neighbours(self, fd: int, offset: int) -> None:
         """Makes the kernel read the neighbouring bytes, if that is worthwhile."""
