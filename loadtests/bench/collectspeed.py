@@ -53,6 +53,9 @@ def speed(scratch: Path) -> Result:
     result.add("packs deleted", found.deleted.packs, at_least=GARBAGE_PACKS)
     third = lodefs.run("gc", "--json", watch_memory=True)
     _add(result, "nothing to do", third.seconds, third.memory_bytes)
+    for count in (1, 2):  # trees are read by other processes
+        run = lodefs.run("gc", "--json", "--executor", f"processes:{count}")
+        result.add(f"nothing to do, --executor processes:{count}: time", run.seconds, "s")
     return result
 
 

@@ -52,6 +52,13 @@ def _import(scratch: Path, result: Result) -> None:
         result.add("second import", perf_counter() - start, "s")
         result.add("second import: bytes read", bucket.sent_bytes() - read_bytes, "B", at_most=0)
         result.add("second import: files read", again["files_read"], "", at_most=0)
+        parts = replace(lodefs, store=str(scratch / "parts"), home=scratch / "home-parts")
+        _name_source(parts, "data", bucket.endpoint_url)
+        parts.run("init", parts.store)
+        run = parts.run("import", "s3://data", REPO, "--executor", "processes:2")
+        result.add("import by two processes: rate", data_bytes / 1e6 / run.seconds, "MB/s")
+        same = parts.json("import", "s3://data", REPO)["unchanged"]
+        result.add("a plain import after it finds the same", int(same), "", at_least=1)
 
 
 def _compare_reads(scratch: Path, origin: Origin, result: Result) -> None:
