@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from itertools import islice
 from shutil import disk_usage
 from typing import NamedTuple, Self
 
@@ -53,28 +54,12 @@ class ChunkLocation(NamedTuple):
     size_bytes: int
 
 
-class NewChunk(NamedTuple):
-    """A verified chunk to store. ``offset`` is its offset in the dataset file (flat files only)."""
-
-    id: bytes
-    raw: Buffer
-    offset: int
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of the raw bytes."""
-        return len(self.raw)
-
-
-class ComingChunk(NamedTuple):
-    """Like NewChunk, but another process writes its bytes to the reserved place."""
+class Chunk(NamedTuple):
+    """A chunk to store. ``offset`` is its offset in the dataset file (flat files only)."""
 
     id: bytes
     size_bytes: int
     offset: int
-
-
-Chunk = NewChunk | ComingChunk
 
 
 class StoredRun(NamedTuple):
@@ -230,30 +215,31 @@ class Cache(CacheTables):
     # --- storing chunks
 
     def store(
-        self, chunks: Sequence[NewChunk], flat: Flat | None, *, are_copies: bool = False
+        self,
+        chunks: Sequence[tuple[Chunk, Buffer]],
+        flat: Flat | None,
+        *,
+        are_copies: bool = False,
     ) -> list[StoredRun]:
-        """Stores verified chunks: with ``flat`` at their offsets in its flat file, otherwise one
-        after another in a slab. Returns where they lie; an empty list, with nothing stored, if
-        there is no space or their file was damaged from outside. With ``are_copies``, lookups still
-        find the chunks at their old places.
+        """Stores verified chunks from memory, at places as of ``reserve``. Returns where they lie;
+        an empty list, with nothing stored, if there is no space or their file was damaged from
+        outside. With ``are_copies``, lookups still find the chunks at their old places.
         """
         try:
-            reservation = self.reserve(chunks, flat)
+            reservation = self.reserve([chunk for chunk, _ in chunks], flat)
             if reservation is None:
                 return []
             with reservation:
-                for run in reservation.runs:
-                    self.step("data")
-                    raws = [chunk.raw for chunk in run.chunks if isinstance(chunk, NewChunk)]
-                    reservation.file.write(run.offset, raws)
+                reservation.write([raw for _, raw in chunks])
                 return reservation.commit(are_copies=are_copies)
         except (OSError, LodefsError) as error:
             self._failed(error)
             return []
 
     def reserve(self, chunks: Sequence[Chunk], flat: Flat | None) -> Reservation | None:
-        """Reserves places for chunks, chosen as in ``store``, until the reservation's with block
-        ends. Returns None if there is no space, or the file was damaged from outside.
+        """Reserves places for chunks: with ``flat`` at their offsets in its flat file, otherwise
+        one after another in a slab. They are kept until the reservation's with block ends. Returns
+        None if there is no space, or the file was damaged from outside.
 
         Raises: OSError, NoSpace.
         """
@@ -468,6 +454,13 @@ class Reservation:
             if self._is_slab and not self.is_held:
                 with self._cache.lock:
                     self.file.give_back(self.runs[0].offset, self._size_bytes)
+
+    def write(self, raws: Sequence[Buffer]) -> None:
+        """Writes the bytes of all chunks, in their order. Raises: OSError."""
+        rest = iter(raws)
+        for run in self.runs:
+            self._cache.step("data")
+            self.file.write(run.offset, list(islice(rest, len(run.chunks))))
 
     def drop(self, why: str) -> None:
         """Drops the file, which was damaged."""

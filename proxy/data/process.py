@@ -19,11 +19,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from itertools import accumulate
 
-from blake3 import blake3
-
-from lodefs.chunkstore.errors import Changed, LodefsError
-from lodefs.chunkstore.format.compression import decompress
-from lodefs.chunkstore.format.names import ID_BYTES
+from lodefs.chunkstore.errors import Changed, Corrupt, LodefsError
+from lodefs.chunkstore.format.names import ID_BYTES, ChunkId
+from lodefs.chunkstore.format.pack import ChunkPlace, unpack
 from lodefs.chunkstore.objects.ranges.stream import Body, FileBody, RangeStreams
 from lodefs.chunkstore.protocol import rpc
 from lodefs.chunkstore.system import libc
@@ -148,14 +146,19 @@ class Worker:
             raws: list[Buffer] = []
             at = 0
             for n in range(first, end):
-                stored = self._buffer[at : at + stored_sizes[n]]
-                at += stored_sizes[n]
-                wanted = order.ids[n * ID_BYTES : (n + 1) * ID_BYTES]
-                raw = decompress(order.codecs[n], stored, raw_sizes[n])  # Corrupt: the order fails
-                if blake3(raw).digest() != wanted:
-                    wrong = (n, f"bytes do not match chunk {wanted.hex()}")
+                try:
+                    place = ChunkPlace(
+                        ChunkId(order.ids[n * ID_BYTES : (n + 1) * ID_BYTES]),
+                        at,
+                        stored_sizes[n],
+                        raw_sizes[n],
+                        order.codecs[n],
+                    )
+                    raws.append(unpack(place, self._buffer[at : at + stored_sizes[n]]))
+                except Corrupt as error:
+                    wrong = (n, str(error))
                     break
-                raws.append(raw)
+                at += stored_sizes[n]
             else:
                 begin_s = time.monotonic()
                 with self._writing.turn():

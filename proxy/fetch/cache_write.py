@@ -12,9 +12,8 @@ from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.chunk_cache import (
     Cache,
-    ComingChunk,
+    Chunk,
     Flat,
-    NewChunk,
     Reservation,
     StoredRun,
 )
@@ -51,7 +50,7 @@ class Part(NamedTuple):
     end: int
     target: CacheTarget
     numbers: Sequence[int]
-    chunks: Sequence[ComingChunk]
+    chunks: Sequence[Chunk]
 
 
 @dataclass(slots=True)
@@ -97,14 +96,11 @@ class CacheWrite:
         """Writes chunks from memory, as far as there is space and the disk is fast enough."""
         written = Written()
         for part in self.parts:
-            chunks = [
-                NewChunk(chunk.id, raws[n], chunk.offset)
-                for n, chunk in zip(part.numbers, part.chunks, strict=True)
-                if n in raws  # others are gone
-            ]
+            numbered = zip(part.numbers, part.chunks, strict=True)
+            chunks = [(chunk, raws[n]) for n, chunk in numbered if n in raws]  # others are gone
             if not chunks:
                 continue
-            size_bytes = sum(chunk.size_bytes for chunk in chunks)
+            size_bytes = sum(chunk.size_bytes for chunk, _ in chunks)
             with self.gate.turn(size_bytes) as may_write:
                 stored = self._cache.store(chunks, part.target.flat) if may_write else []
             written.extents += _pack_runs(stored, part.target.shift)
@@ -126,13 +122,13 @@ def parts_of(
     for target in targets:
         first, end = max(target.first, chunks.start), min(target.end, chunks.stop)
         numbers: list[int] = []
-        coming: dict[bytes, ComingChunk] = {}  # a run may contain a chunk twice
+        coming: dict[bytes, Chunk] = {}  # a run may contain a chunk twice
         for n in range(first, end):
             chunk_id = index.chunk_id(n)
             if n in left and chunk_id not in coming:
                 numbers.append(n)
                 offset = target.shift + index.raw_offsets[n]
-                coming[chunk_id] = ComingChunk(chunk_id, index.raw_sizes[n], offset)
+                coming[chunk_id] = Chunk(chunk_id, index.raw_sizes[n], offset)
         left.difference_update(range(first, end))
         if coming:
             parts.append(Part(first, end, target, numbers, list(coming.values())))

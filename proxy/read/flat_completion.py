@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Sequence
 
 from lodefs.chunkstore.errors import LodefsError
-from lodefs.proxy.cache.chunk_cache import Cache, ChunkLocation, Flat, NewChunk
+from lodefs.proxy.cache.chunk_cache import Cache, Chunk, ChunkLocation, Flat
 from lodefs.proxy.cache.reader import CacheReader, read_chunk
 from lodefs.proxy.fetch.dataset_file import DatasetFile, position_of
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
@@ -134,12 +134,12 @@ class FlatCompletion:
     def _copy(self, flat: Flat, copies: list[_Copy]) -> bool:
         """Verifies the chunks and stores them in the flat file. Returns False if that fails: a
         reader of the file will get the error."""
-        chunks: list[NewChunk] = []
+        chunks: list[tuple[Chunk, bytes]] = []
         for place, chunk_id, offset in copies:
             raw = read_chunk(place, chunk_id)
             if raw is None:
                 return False
-            chunks.append(NewChunk(chunk_id, raw, offset))
+            chunks.append((Chunk(chunk_id, len(raw), offset), raw))
         return bool(self._cache.store(chunks, flat, are_copies=True))
 
     async def close(self) -> None:

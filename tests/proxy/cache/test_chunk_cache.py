@@ -22,11 +22,11 @@ from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.layout import FileKind, FileState
 from lodefs.proxy.cache import durability, recovery
-from lodefs.proxy.cache.chunk_cache import Cache, Flat, NewChunk, covered_bytes
+from lodefs.proxy.cache.chunk_cache import Cache, Flat, covered_bytes
 from lodefs.proxy.cache.reader import read_chunk
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.runtime.counters import Counter, Counts
-from tests.support.proxy.rig import at_once
+from tests.support.proxy.rig import at_once, chunk_of
 
 MIB = 1024 * 1024
 BOOT = b"first boot......"
@@ -86,12 +86,12 @@ class Opened:
 
     def store_small(self, raws: list[bytes]) -> bool:
         """Small files' chunks into a slab."""
-        return bool(self.cache.store([NewChunk(digest_of(raw), raw, 0) for raw in raws], None))
+        return bool(self.cache.store([chunk_of(raw) for raw in raws], None))
 
     def store_big(self, content: bytes, first: int, count: int) -> bool:
         """Those of a run of a big file's chunks that are not here yet."""
         new = [
-            NewChunk(digest_of(raw), raw, offset)
+            chunk_of(raw, offset)
             for offset, raw in chunks_of(content)[first : first + count]
             if self.cache.find([layout.chunk_key(digest_of(raw))]) == [None]
         ]
@@ -198,7 +198,7 @@ def test_a_chunk_stored_twice_does_not_complete_a_file(path: Path) -> None:
     """Completeness is about covered bytes, not about how many were written."""
     content = BIG[0]
     raws = chunks_of(content)
-    chunk = NewChunk(digest_of(raws[0][1]), raws[0][1], 0)
+    chunk = chunk_of(raws[0][1], 0)
     with opened_at(path) as opened:
         for _ in range(len(raws) + 1):
             opened.cache.store([chunk], Flat(digest_of(content), len(content)))

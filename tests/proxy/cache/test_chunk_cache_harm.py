@@ -12,10 +12,10 @@ import pytest
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.proxy.cache.cache_file import CacheFile
-from lodefs.proxy.cache.chunk_cache import Cache, Flat, NewChunk
+from lodefs.proxy.cache.chunk_cache import Cache, Chunk, Flat
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.runtime.counters import Counter, Counts
-from tests.support.proxy.rig import MIB
+from tests.support.proxy.rig import MIB, chunk_of
 
 HARMS: dict[str, Callable[[Path], None]] = {
     "cut": lambda path: os.truncate(path, 7),
@@ -38,24 +38,24 @@ def cache(tmp_path: Path, counts: Counts) -> Iterator[Cache]:
     made.close()
 
 
-def new(seed: int) -> list[NewChunk]:
+def new(seed: int) -> list[tuple[Chunk, bytes]]:
     raw = random.Random(seed).randbytes(50_000)
-    return [NewChunk(digest_of(raw), raw, 0)]
+    return [chunk_of(raw)]
 
 
-def part(first: int) -> list[NewChunk]:
+def part(first: int) -> list[tuple[Chunk, bytes]]:
     raw = WHOLE[first : first + 100_000]
-    return [NewChunk(digest_of(raw), raw, first)]
+    return [chunk_of(raw, first)]
 
 
-def check(cache: Cache, chunks: list[NewChunk], *, found: bool) -> None:
+def check(cache: Cache, chunks: list[tuple[Chunk, bytes]], *, found: bool) -> None:
     """What is found of chunks is right."""
-    for chunk in chunks:
+    for chunk, raw in chunks:
         (place,) = cache.find([layout.chunk_key(chunk.id)])
         assert (place is not None) == found
         if place is not None:
             with place.file.in_use() as fd:
-                assert os.pread(fd, place.size_bytes, place.offset) == chunk.raw
+                assert os.pread(fd, place.size_bytes, place.offset) == raw
 
 
 @pytest.mark.parametrize("is_open", [True, False])

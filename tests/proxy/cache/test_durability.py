@@ -15,10 +15,10 @@ from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.proxy.cache import durability, recovery
 from lodefs.proxy.cache.cache_file import CacheFile
-from lodefs.proxy.cache.chunk_cache import Cache, Flat, NewChunk
+from lodefs.proxy.cache.chunk_cache import Cache, Flat
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.runtime.counters import Counter, Counts
-from tests.support.proxy.rig import MIB
+from tests.support.proxy.rig import MIB, chunk_of
 
 BOOT, NEXT_BOOT = b"first boot......", b"second boot....."
 RAWS = [random.Random(n).randbytes(MIB) for n in range(3)]
@@ -34,7 +34,7 @@ class Opened(Cache):
         if not self.files:
             for raw in RAWS:
                 digest = digest_of(raw)
-                assert self.store([NewChunk(digest, raw, 0)], Flat(digest, MIB))
+                assert self.store([chunk_of(raw)], Flat(digest, MIB))
 
 
 @pytest.fixture

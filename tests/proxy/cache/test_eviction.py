@@ -15,10 +15,10 @@ from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.kv import KeyValues
 from lodefs.chunkstore.nodecache.kv_rocks import RocksSecondary
-from lodefs.proxy.cache.chunk_cache import Cache, Flat, NewChunk
+from lodefs.proxy.cache.chunk_cache import Cache, Flat
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.runtime.counters import Counter, Counts
-from tests.support.proxy.rig import at_once
+from tests.support.proxy.rig import at_once, chunk_of
 
 MIB = 1024 * 1024
 SMALL = [random.Random(n).randbytes(50_000) for n in range(10)]
@@ -55,8 +55,8 @@ class Reader:
 
 def fill(cache: Cache) -> None:
     """Ten small chunks in a slab, one flat file."""
-    assert cache.store([NewChunk(digest_of(raw), raw, 0) for raw in SMALL], None)
-    assert cache.store([NewChunk(digest_of(BIG), BIG, 0)], Flat(digest_of(BIG), len(BIG)))
+    assert cache.store([chunk_of(raw) for raw in SMALL], None)
+    assert cache.store([chunk_of(BIG)], Flat(digest_of(BIG), len(BIG)))
 
 
 @pytest.fixture
@@ -74,7 +74,7 @@ def test_a_reader_with_an_old_view_finds_right_bytes_or_none(
     assert [old.read(raw) for raw in [*SMALL, BIG]] == [*SMALL, BIG]
     cache.free(100 * MIB)
     fresh = [bytes([n]) * 50_000 for n in range(10)]
-    cache.store([NewChunk(digest_of(raw), raw, 0) for raw in fresh], None)
+    cache.store([chunk_of(raw) for raw in fresh], None)
     assert [old.read(raw) for raw in [*SMALL, BIG]] == [None] * 11
     old.kv.catch_up()
     assert [old.read(raw) for raw in fresh] == fresh
@@ -99,7 +99,7 @@ def test_no_rows_stay_behind(settings: CacheSettings) -> None:
 def test_a_chunk_that_moved_keeps_its_row(settings: CacheSettings) -> None:
     """A chunk that was stored in two files stays known where only the older of them goes."""
     cache = Cache(settings, Counts(), call_soon=at_once)
-    chunk = NewChunk(digest_of(BIG), BIG, 0)
+    chunk = chunk_of(BIG)
     cache.store([chunk], Flat(digest_of(BIG), len(BIG)))
     cache.store([chunk], None)
     cache.evict(cache.flats[digest_of(BIG)])

@@ -25,10 +25,10 @@ from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.layout import PinRow
 from lodefs.proxy.cache.cache_file import CacheFile
-from lodefs.proxy.cache.chunk_cache import Cache, Flat, NewChunk
+from lodefs.proxy.cache.chunk_cache import Cache, Flat
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.runtime.counters import Counter, Counts
-from tests.support.proxy.rig import at_once
+from tests.support.proxy.rig import at_once, chunk_of
 
 MIB = 1024 * 1024
 COMMIT = "ab" * 32
@@ -66,7 +66,7 @@ class Rig:
     def store(self, seed: int, size_bytes: int = MIB) -> CacheFile | None:
         """Another file of the cache: a flat one."""
         raw = random.Random(seed).randbytes(size_bytes)
-        chunk = NewChunk(digest_of(raw), raw, 0)
+        chunk = chunk_of(raw)
         stored = self.cache.store([chunk], Flat(digest_of(raw), size_bytes))
         return stored[0].file if stored else None
 
@@ -273,7 +273,7 @@ class PinsAndEvictions(RuleBasedStateMachine):
     @rule(seed=st.integers(100, 120))
     def store_small(self, seed: int) -> None:
         raw = random.Random(seed).randbytes(200_000)
-        self.rig.cache.store([NewChunk(digest_of(raw), raw, 0)], None)
+        self.rig.cache.store([chunk_of(raw)], None)
 
     @rule(pin_id=st.sampled_from([PIN, OTHER]), for_s=st.integers(1, 50))
     def pin(self, pin_id: bytes, for_s: int) -> None:

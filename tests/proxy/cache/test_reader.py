@@ -103,6 +103,7 @@ def test_what_says_nothing_about_a_file(
         async with rig.node() as node:
             for path in PATHS:
                 await read_path(node, path)
+            await until(lambda: not node.status()["in_flight_bytes"])  # readers do not wait for it
             numbers = set(node._cache.files)
             node.files._files.clear()  # nothing is known of where bytes lie
             for file in node._cache.files.values():
@@ -125,6 +126,7 @@ def test_chunks_are_checked_up_to_the_first_wrong_one(tmp_path: Path) -> None:
     async def run() -> None:
         async with rig.node() as node:
             await read_path(node, b"small")
+            await until(lambda: not node.status()["in_flight_bytes"])
             (file,) = node._cache.files.values()
             starts = range(0, 60_000, 20_000)
             ids = [digest_of(SMALL[start : start + 20_000]) for start in starts]

@@ -14,10 +14,11 @@ from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.proxy.cache import recovery
 from lodefs.proxy.cache.cache_file import CacheFile
-from lodefs.proxy.cache.chunk_cache import Cache, Flat, NewChunk
+from lodefs.proxy.cache.chunk_cache import Cache, Flat
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.runtime.counters import Counts
 from tests.support.chunkstore.child_process import Child
+from tests.support.proxy.rig import chunk_of
 
 MIB = 1024 * 1024
 
@@ -25,22 +26,25 @@ CHILD = """
 import random, sys
 from pathlib import Path
 from lodefs.chunkstore.format.names import digest_of
-from lodefs.proxy.cache.chunk_cache import Cache, Flat, NewChunk
+from lodefs.proxy.cache.chunk_cache import Cache, Chunk, Flat
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.runtime.counters import Counts
 
 settings = CacheSettings(Path(sys.argv[1]), 6 << 20, free_size_bytes_min=0)
+def chunk_of(raw, offset=0):
+    return Chunk(digest_of(raw), len(raw), offset), raw
+
 cache = Cache(settings, Counts(), call_soon=lambda call: call())
 n = 0
 while True:
     rng = random.Random(n)
     raws = [rng.randbytes(40_000) for _ in range(8)]
-    cache.store([NewChunk(digest_of(raw), raw, 0) for raw in raws], None)
+    cache.store([chunk_of(raw) for raw in raws], None)
     whole = rng.randbytes(1 << 20)
     flat = Flat(digest_of(whole), len(whole))
     for first in range(0, len(whole), 1 << 18):
         raw = whole[first : first + (1 << 18)]
-        cache.store([NewChunk(digest_of(raw), raw, first)], flat)
+        cache.store([chunk_of(raw, first)], flat)
     n += 1
     print("round", n, flush=True)
 """
@@ -92,8 +96,8 @@ def test_only_files_of_the_cache_are_removed(tmp_path: Path) -> None:
     settings = CacheSettings(tmp_path / "cache", 64 * MIB, free_size_bytes_min=0)
     cache = Cache(settings, Counts())
     raw = b"x" * MIB
-    cache.store([NewChunk(digest_of(raw), raw, 0)], Flat(digest_of(raw), MIB))
-    cache.store([NewChunk(digest_of(b"small"), b"small", 0)], None)
+    cache.store([chunk_of(raw)], Flat(digest_of(raw), MIB))
+    cache.store([chunk_of(b"small")], None)
     kept = {file.path for file in cache.files.values()}
     orphan_slab = layout.slab_path(settings.path, 0x77)
     orphan_flat = layout.flat_path(settings.path, digest_of(raw), 0x78)
@@ -125,7 +129,7 @@ def test_reads_may_add_files_meanwhile(tmp_path: Path, monkeypatch: pytest.Monke
 
     def add() -> None:
         raw = random.Random(len(cache.files)).randbytes(MIB)
-        cache.store([NewChunk(digest_of(raw), raw, 0)], Flat(digest_of(raw), MIB))
+        cache.store([chunk_of(raw)], Flat(digest_of(raw), MIB))
 
     def is_recovered(_file: CacheFile, _boot: bytes) -> bool:
         add()

@@ -18,13 +18,13 @@ from lodefs.chunkstore.nodecache.layout import FileKind, FileRow, FileState
 from lodefs.proxy.cache import durability
 from lodefs.proxy.cache import scrub as scrubbing
 from lodefs.proxy.cache.cache_file import CacheFile
-from lodefs.proxy.cache.chunk_cache import Cache, Flat, NewChunk
+from lodefs.proxy.cache.chunk_cache import Cache, Flat
 from lodefs.proxy.cache.scrub import DAY_S, Coverage, Scrub, ScrubSettings, coverage, due
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.service.store_node import NodeSettings
 from tests.proxy.cache.test_reader import no_descriptors
-from tests.support.proxy.rig import MIB, Rig, read_path, until
+from tests.support.proxy.rig import MIB, Rig, chunk_of, read_path, until
 
 NOW_S = 100 * DAY_S
 FAST = 1 << 40
@@ -57,7 +57,7 @@ class Life:
         if not self.cache.files:
             for content in CONTENTS:
                 parts = [
-                    NewChunk(digest_of(part), part, first)
+                    chunk_of(part, first)
                     for first in range(0, len(content), MIB)
                     for part in [content[first : first + MIB]]
                 ]

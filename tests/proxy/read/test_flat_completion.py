@@ -11,11 +11,11 @@ import pytest
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodecache import layout
 from lodefs.chunkstore.protocol.wire import UsageReport
-from lodefs.proxy.cache.chunk_cache import Flat, NewChunk
+from lodefs.proxy.cache.chunk_cache import Flat
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.read import flat_completion
 from lodefs.proxy.service.store_node import StoreNode
-from tests.support.proxy.rig import MIB, REPO, Rig, file_of, read_path, run, until
+from tests.support.proxy.rig import MIB, REPO, Rig, chunk_of, file_of, read_path, run, until
 
 BIG = random.Random(1).randbytes(2 * MIB)
 REPEATED = BIG[: MIB // 2] * 4
@@ -193,7 +193,7 @@ def test_a_chunk_that_comes_again_takes_no_check_from_others(rig: Rig) -> None:
     a longer one takes its place."""
     starts = range(0, 5 * CHUNK_SIZE_BYTES, CHUNK_SIZE_BYTES)
     raws = [BIG[start : start + CHUNK_SIZE_BYTES] for start in starts]
-    chunks = [NewChunk(digest_of(raw), raw, at) for raw, at in zip(raws, starts, strict=True)]
+    chunks = [chunk_of(raw, at) for raw, at in zip(raws, starts, strict=True)]
 
     async def work(node: StoreNode) -> None:
         cache = node._cache

@@ -13,10 +13,9 @@ from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.maintenance.purge import plan_path, purge
 from lodefs.chunkstore.nodecache import layout as layout
-from lodefs.proxy.cache.chunk_cache import NewChunk
 from lodefs.proxy.fetch.purged_chunks import LOOKS, PurgedChunks, Purging
 from lodefs.proxy.service.store_node import StoreNode
-from tests.support.proxy.rig import MIB, REPO, Rig, read_path, run
+from tests.support.proxy.rig import MIB, REPO, Rig, chunk_of, read_path, run
 
 FILES = {
     b"large": random.Random(1).randbytes(2 * MIB),
@@ -54,7 +53,7 @@ def test_the_cache_drops_what_was_purged(tmp_path: Path) -> None:
         (chunk,) = purge_of_small.chunks
 
         key = layout.chunk_key(chunk)
-        assert cache.store([NewChunk(chunk, FILES[b"small"], 0)], None)
+        assert cache.store([chunk_of(FILES[b"small"])], None)
         assert cache.find([key]) != [None]
         purging = Purging(cache, cache.kv, after, refused)
         purging.look()

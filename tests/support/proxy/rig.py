@@ -10,12 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
 from lodefs.chunkstore.protocol.cache_control import RUNNING, WarmStatus
 from lodefs.chunkstore.protocol.wire import Origin
 from lodefs.chunkstore.repo.store import Store, create_store
 from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.cache.chunk_cache import Cache
+from lodefs.proxy.cache.chunk_cache import Cache, Chunk
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.fetch.data_plane import DataPlane
 from lodefs.proxy.http.local_readers import LocalReaders
@@ -35,6 +36,11 @@ REPO = "data/set"
 def at_once(call: Callable[[], None]) -> None:
     """Calls what a cache without an event loop would leave to that."""
     call()
+
+
+def chunk_of(raw: bytes, offset: int = 0) -> tuple[Chunk, bytes]:
+    """A chunk of these bytes, as a cache stores it."""
+    return Chunk(digest_of(raw), len(raw), offset), raw
 
 
 class SpiedObjects:
