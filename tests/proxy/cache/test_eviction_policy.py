@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.format.names import digest_of
-from lodefs.proxy.cache.chunk_cache import Cache, Flat, NewChunk
+from lodefs.proxy.cache.chunk_cache import Cache, Flat
 from lodefs.proxy.cache.eviction_policy import (
     PROTECTED_S,
     EvictableFile,
@@ -20,6 +19,7 @@ from lodefs.proxy.cache.eviction_policy import (
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.runtime.counters import Counts
 from tests.support.proxy.eviction_policy_suite import NOW_S, EvictionPolicySuite, MemoryFile
+from tests.support.proxy.rig import chunk_of
 
 MIB = 1024 * 1024
 
@@ -96,8 +96,8 @@ def test_a_cache_evicts_by_its_policy(
     settings, times_s = CacheSettings(tmp_path, 8 * MIB, free_size_bytes_min=0), count(NOW_S)
     cache = Cache(settings, Counts(), now_s=lambda: next(times_s), policy=policy())
     raws = [bytes([n]) * MIB for n in range(2)]
-    chunks = [NewChunk(digest_of(raw), raw, 0) for raw in raws]
-    files = [cache.store([one], Flat(one.id, MIB))[0].file for one in chunks]
+    chunks = [chunk_of(raw) for raw in raws]
+    files = [cache.store([one], Flat(one[0].id, MIB))[0].file for one in chunks]
     for n in (0, 0, 1):
         cache.touch(files[n], Use.READ, 1)
     cache.free(1)
