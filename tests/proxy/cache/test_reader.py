@@ -39,6 +39,7 @@ def no_descriptors() -> Iterator[None]:
 
 async def close_files(node: StoreNode) -> None:
     """As if the files had not been used for long."""
+    await until(lambda: not node.status()["in_flight_bytes"])  # readers do not wait for writes
     for file in list(node._cache.files.values()):
         await until(file.close_if_idle)
 
@@ -103,7 +104,7 @@ def test_what_says_nothing_about_a_file(
         async with rig.node() as node:
             for path in PATHS:
                 await read_path(node, path)
-            await until(lambda: not node.status()["in_flight_bytes"])  # readers do not wait for it
+            await until(lambda: not node.status()["in_flight_bytes"])
             numbers = set(node._cache.files)
             node.files._files.clear()  # nothing is known of where bytes lie
             for file in node._cache.files.values():
