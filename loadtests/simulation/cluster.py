@@ -43,15 +43,37 @@ class Settings:
     slow_share: float = 0.0  # of the nodes: these have a tenth of the speed
     stuck_share: float = 0.0  # of the nodes: these take requests and never answer
     known_max: int = 0  # packs of which a node remembers who sent a part
-    # What nodes do not do yet: owners read S3 so many units ahead of the first reader, some at once
+    # Owners read S3 so many units ahead of the first reader at most, some at once
     ahead_units: int = 0
     ahead_at_once: int = 8
+    # What nodes do not do yet: each asks its parent in the unit's tree first, which has so many
+    # children, and lets them wait so long for its own first byte
+    children: int = 0
+    held_s: float = 0.15
     members_follow_s: float = 30.0  # the list of members follows the truth after this
 
     @property
     def units(self) -> int:
         """Units of the dataset."""
         return max(1, round(self.dataset_bytes / self.unit_bytes))
+
+
+class Tree:
+    """The order in which a unit is passed on: each node to some children, from the owner on, which
+    has one. In consecutive units of a pack other nodes have children, so that each node sends as
+    much as it receives (as in SplitStream: Castro et al., SOSP 2003)."""
+
+    def __init__(self, owner: Node, others: list[Node], turn: int, children: int) -> None:
+        begin = -(-len(others) * turn // children)
+        self._order = others[begin:] + others[:begin]
+        self._ranks = {node: rank for rank, node in enumerate(self._order)}
+        self._owner = owner
+        self._children = children
+
+    def parent(self, node: Node) -> Node:
+        """The node above one that is not the owner."""
+        rank = self._ranks[node]
+        return self._order[(rank - 1) // self._children] if rank else self._owner
 
 
 class Cluster:
@@ -78,6 +100,7 @@ class Cluster:
             Peer(f"node-{number}:7441") for number in range(settings.nodes)
         )
         self._owners: dict[int, list[Peer]] = {}
+        self._trees: dict[int, Tree] = {}
         slow = round(settings.nodes * settings.slow_share)
         self.nodes = [
             Node(self, number, 0.1 if number < slow else 1.0, self._order())
@@ -110,6 +133,19 @@ class Cluster:
         if owners is None:
             owners = self._owners[pack] = rank(self.members, self.packs[pack])
         return owners
+
+    def parent(self, node: Node, unit: int) -> Node | None:
+        """The node above another in a unit's tree; None for the owner, and without trees."""
+        children = self.settings.children
+        if not children or self.owners(unit)[0] == node.peer:
+            return None
+        tree = self._trees.get(unit)
+        if tree is None:
+            owner = self.node(self.owners(unit)[0])
+            others = [one for one in self.nodes if one is not owner]
+            random.Random(unit // self.settings.pack_units).shuffle(others)
+            tree = self._trees[unit] = Tree(owner, others, unit % children, children)
+        return tree.parent(node)
 
     def reads(self, unit: int) -> None:
         """A reader asks for a unit. Owners learn of it at once: an announcement takes no time."""

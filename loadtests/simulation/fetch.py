@@ -42,12 +42,14 @@ class Fetch:
     def plan_and_step(self) -> None:
         """Fetches it as a reader's miss is fetched."""
         node, cluster = self.node, self.cluster
+        owners, parent = cluster.owners(self.unit), cluster.parent(node, self.unit)
         self._plan = RequestPlan(
             node.plan_context,
-            cluster.owners(self.unit),
+            owners,
             self_address=node.address,
             size_bytes=cluster.settings.unit_bytes,
             now_s=cluster.clock.now_s,
+            known=[] if parent is None or parent.peer == owners[0] else [parent.peer],
         )
         self.step()
 

@@ -14,6 +14,7 @@ from lodefs.proxy.peers.client.request_plan import DEADLINE_S_MAX, PlanContext
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.peer_health import PeerHealth
 from lodefs.proxy.peers.server import Recipients, SendingLoad
+from lodefs.proxy.read.readahead_policy import REACH_FACTOR
 
 if TYPE_CHECKING:
     from loadtests.simulation.cluster import Cluster
@@ -45,6 +46,7 @@ class Node:
         self._next_ahead = 0  # the first unit that it has not looked at yet
         self._ahead: set[int] = set()  # of its own units, on their way before anybody asks
         self._wanted: set[int] = set()  # by its reader, now
+        self._held: dict[int, list[Stream]] = {}  # its children's, until it fetches that unit
         self._answers_s = 0.0  # when the asks before this one have been answered
         self._forget()
 
@@ -87,13 +89,15 @@ class Node:
             if not self.have[unit]:
                 self._wanted.add(unit)
                 if unit not in self.fetches:
-                    self.fetches[unit] = Fetch(self, unit)
-                    self.fetches[unit].plan_and_step()
+                    fetch = self.fetches[unit] = Fetch(self, unit)
+                    fetch.followers |= dict.fromkeys(self._held.pop(unit, ()))
+                    fetch.plan_and_step()
 
     def fetch_ahead(self) -> None:
         """Reads what it owns from S3, as far ahead of the readers as settings say."""
         settings = self.cluster.settings
-        end = min(self.cluster.front + settings.ahead_units, settings.units)
+        front = self.cluster.front
+        end = min(front + min(settings.ahead_units, REACH_FACTOR * front), settings.units)
         while self._next_ahead < end and len(self._ahead) < settings.ahead_at_once:
             unit = self._next_ahead
             self._next_ahead += 1
@@ -134,7 +138,8 @@ class Node:
         answered_s = self._answers_s + cluster.settings.rtt_s / 2
         fetch = self.fetches.get(stream.unit)
         arriving = fetch is not None and fetch.arriving
-        if stream.cached and not self.have[stream.unit] and not arriving:
+        is_child = cluster.parent(stream.fetch.node, stream.unit) is self
+        if stream.cached and not is_child and not self.have[stream.unit] and not arriving:
             clock.at(answered_s, stream.lacking)
             return
         settings = cluster.settings
@@ -142,7 +147,7 @@ class Node:
         key, chunks = cluster.packs[pack], range(part, part + 1)
         asking = stream.fetch.node.address
         others = self.recipients.others(key, asking, NAMED_MAX, now_s, chunks)
-        if self.load.overloaded(
+        if not is_child and self.load.overloaded(
             alternatives=len(others),
             backlog_s=self.upload.backlog_s(now_s),
             size_bytes=settings.unit_bytes,
@@ -163,6 +168,10 @@ class Node:
             stream.begin()
             return
         fetch = self.fetches.get(unit)
+        is_child = self.cluster.parent(stream.fetch.node, unit) is self
+        if stream.cached and is_child and (fetch is None or not fetch.arriving):
+            self._hold(stream, fetch)
+            return
         if stream.cached and (fetch is None or not fetch.arriving):  # it was, and failed since
             stream.leave_server()
             stream.fetch.stream_lacked(stream)
@@ -174,6 +183,22 @@ class Node:
             stream.begin()
         elif not fetch.arriving:
             fetch.turn_to_store()
+
+    def _hold(self, stream: Stream, fetch: Fetch | None) -> None:
+        """Has a child wait for this node's own bytes, for a moment."""
+        if fetch is None:
+            self._held.setdefault(stream.unit, []).append(stream)
+        else:
+            fetch.followers[stream] = None
+        self.cluster.clock.after(self.cluster.settings.held_s, self._let_go, stream)
+
+    def _let_go(self, stream: Stream) -> None:
+        if stream.ended or stream.flow is not None:
+            return
+        if (fetch := self.fetches.get(stream.unit)) is not None:
+            fetch.followers.pop(stream, None)
+        stream.leave_server()
+        stream.fetch.stream_lacked(stream)
 
     # Dying
 

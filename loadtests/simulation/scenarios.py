@@ -6,11 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from loadtests.simulation.cluster import Cluster, Settings
+from lodefs.proxy.read.readahead_policy import REACH_SIZE_BYTES_MAX
 
 RESTART_S = 5.0  # until a restarted node is back
 FOUND_S = 3.0  # until the others know it
 LOST_SHARE = 0.1
-AHEAD_UNITS = 256  # 2 GiB
+AHEAD_UNITS = REACH_SIZE_BYTES_MAX >> 23
+CHILDREN = 2
 SLOW_SHARE = 0.1
 STUCK_SHARE = 0.1
 AT_ONCE = 100  # of so many nodes, one is restarted at a time
@@ -57,14 +59,25 @@ SCENARIOS: dict[str, tuple[str, Callable[[Settings], Settings], Callable[[Cluste
         nothing,
     ),
     "herd-ahead": (
-        "as herd, if owners read what comes next from S3 (nodes do not do that yet)",
+        "as herd, and owners read what comes next from S3",
         lambda settings: replace(settings, shuffled=False, ahead_units=AHEAD_UNITS),
         nothing,
     ),
     "herd-through": (
-        "as herd-ahead, if bytes are also passed on as they come",
+        "as herd-ahead, if bytes are also passed on as they come (nodes do not do that yet)",
         lambda settings: replace(
             settings, shuffled=False, ahead_units=AHEAD_UNITS, cut_through=True
+        ),
+        nothing,
+    ),
+    "herd-tree": (
+        "as herd-through, if nodes also know by trees whom to ask (nodes do not do that yet)",
+        lambda settings: replace(
+            settings,
+            shuffled=False,
+            ahead_units=AHEAD_UNITS,
+            cut_through=True,
+            children=CHILDREN,
         ),
         nothing,
     ),

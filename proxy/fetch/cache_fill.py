@@ -42,13 +42,14 @@ BRIDGE_SIZE_BYTES = 128 * 1024  # stored bytes that are fetched again to save a 
 class Unit:
     """Consecutive chunks of a pack to fetch. Only those with a destination are cached; without
     ``destinations``, all of them, in slabs. ``from_origin``: from the store, without asking
-    peers."""
+    peers. ``is_announced``: nobody has asked for its bytes yet, but nodes have announced it."""
 
     pack: PackId
     first: int
     count: int
     destinations: tuple[CacheTarget, ...] = ()
     from_origin: bool = False
+    is_announced: bool = False
 
     @property
     def end(self) -> int:

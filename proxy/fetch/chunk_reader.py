@@ -82,7 +82,7 @@ class ChunkReader:
         self._announced.put(key, now_s)
         places = await self._reads.find(index, first, end - first)
         lacks = [place is None for place in places]
-        whole = Unit(index.pack_id, first, end - first, from_origin=True)
+        whole = Unit(index.pack_id, first, end - first, from_origin=True, is_announced=True)
         for unit in cut_units(whole, pack_index, UNIT_SIZE_BYTES):
             if any(lacks[unit.first - first : unit.end - first]):
                 self._ranges.ahead(pack_index, unit)

@@ -30,9 +30,9 @@ KEPT_SIZE_BYTES_MAX = AHEAD_SIZE_BYTES_MAX  # of units in memory that the cache 
 KEPT_S = 30.0
 LATE_S = 0.1  # after this, readers get bytes that wait for the cache's disk from memory
 RUNNING_SIZE_BYTES_MAX = 4 * UNIT_STORED_BYTES_MAX  # under way, above which read-ahead waits
-# Of flights from the store for peers: as much as peers announce, in half of the threads for them
-PEERS_AHEAD_SIZE_BYTES_MAX = 32 * UNIT_STORED_BYTES_MAX
-PEERS_RUNNING_SIZE_BYTES_MAX = 2 * UNIT_STORED_BYTES_MAX
+# Of announced units, which are of 2 MiB: as much as peers announce, in half of the threads
+ANNOUNCED_SIZE_BYTES_MAX = 32 * UNIT_STORED_BYTES_MAX
+ANNOUNCED_RUNNING_SIZE_BYTES_MAX = UNIT_STORED_BYTES_MAX
 
 
 class Flight(Progress):
@@ -123,9 +123,9 @@ class Flight(Progress):
 
 @dataclass(slots=True)
 class Lane:
-    """The limits that flights for this node's readers share, or those from the store for peers: if
-    they shared theirs, nodes whose flights all wait for peers would fetch nothing for peers. Bytes
-    of bulk flights do not count."""
+    """The limits that flights share which somebody wants, or those that are announced: if they
+    shared theirs, nodes whose flights all wait for peers would fetch nothing for peers, and what is
+    announced would delay what peers wait for. Bytes of bulk flights do not count."""
 
     ahead_size_bytes_max: int
     running_size_bytes_max: int
@@ -154,8 +154,8 @@ class Fetcher:
         self._pools = pools
         self._counts = counts
         self._deadline_s = deadline_s
-        self._own = Lane(ahead_size_bytes_max, running_size_bytes_max)
-        self._for_peers = Lane(PEERS_AHEAD_SIZE_BYTES_MAX, PEERS_RUNNING_SIZE_BYTES_MAX)
+        self._wanted = Lane(ahead_size_bytes_max, running_size_bytes_max)
+        self._announced = Lane(ANNOUNCED_SIZE_BYTES_MAX, ANNOUNCED_RUNNING_SIZE_BYTES_MAX)
         self._flights: dict[PackId, list[Flight]] = {}
         self._waiting: dict[Flight, None] = {}  # in the order of requests
         self._kept: OrderedDict[Flight, asyncio.TimerHandle] = OrderedDict()  # next to drop first
@@ -337,7 +337,7 @@ class Fetcher:
     def _start_waiting(self) -> None:
         """Starts waiting flights of each lane as far as there is room: of the owner with the least
         under way, in the order of requests."""
-        for lane in (self._own, self._for_peers):
+        for lane in (self._wanted, self._announced):
             while waiting := [one for one in self._waiting if self._lane(one.unit) is lane]:
                 running = _running_of(lane, waiting)
                 flight = min(waiting, key=lambda one: running[one.owner])
@@ -347,7 +347,7 @@ class Fetcher:
                 self._start(flight)
 
     def _lane(self, unit: Unit) -> Lane:
-        return self._for_peers if unit.from_origin else self._own
+        return self._announced if unit.is_announced else self._wanted
 
     async def _fly(self, flight: Flight, pack_index: PackIndexVersion, unit: Unit) -> FetchResult:
         await flight.may_start.wait()

@@ -166,7 +166,8 @@ class ReadaheadScheduler:
                 return
             first_byte, end = known.starts[number : number + 2]
             position = await position_of(self._indexes, known, first_byte)
-            whole = replace(unit_around(known, position, first_byte, end), from_origin=True)
+            own = unit_around(known, position, first_byte, end)
+            whole = replace(own, from_origin=True, is_announced=True)
             for unit in cut_units(whole, position.pack_index, PEER_UNIT_SIZE_BYTES):
                 if not self._start(position.pack_index, unit):
                     return

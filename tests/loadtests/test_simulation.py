@@ -113,11 +113,13 @@ def test_whatever_happens_they_end(name: str, egress_max: float, to_ideal_max: f
 def test_owners_that_read_ahead_shorten_a_herd() -> None:
     """Readers in lockstep wait for few reads of S3 at once; owners could have read more by then,
     and pass bytes on as they come. S3 still sends everything once."""
-    names = ("herd", "herd-ahead", "herd-through")
+    names = ("herd", "herd-ahead", "herd-through", "herd-tree")
     found = [simulated(name, replace(SMALL, node_bytes_per_s=1.25e9)) for name in names]
     assert all(one.complete and one.origin_egress_ratio <= 1.02 for one in found)
-    herd, ahead, through = (one.fill_p50_to_ideal for one in found)
+    herd, ahead, through, tree = (one.fill_p50_to_ideal for one in found)
     assert herd > 1.5 * ahead and ahead > through
+    assert tree < 1.2 * through
+    assert found[-1].asks_each_unit < 1.1
 
 
 @pytest.mark.slow

@@ -252,6 +252,21 @@ def test_what_is_read_ahead_takes_turns(rig: Rig) -> None:
     asyncio.run(run())
 
 
+def test_what_is_announced_has_turns_of_its_own(rig: Rig) -> None:
+    """A node whose fetches all wait for peers still fetches what peers have announced."""
+
+    async def run() -> None:
+        async with fetching(rig) as (fetcher, fills, pack_index, _):
+            for first in range(4):
+                assert fetcher.ahead(pack_index, unit_of(pack_index, first))
+            announced = replace(unit_of(pack_index, 9), from_origin=True, is_announced=True)
+            assert fetcher.ahead(pack_index, announced)
+            await until(lambda: len(fills.begun) == 3)
+            assert set(fills.firsts) == {0, 1, 9}
+
+    asyncio.run(run())
+
+
 def test_what_somebody_waits_for_starts_at_once(rig: Rig) -> None:
     """However much runs: what is new, and what was waiting for its turn and is needed now."""
 
@@ -272,7 +287,7 @@ def test_what_somebody_waits_for_starts_at_once(rig: Rig) -> None:
             assert (await new.landed(), await needed.landed()) == (FetchResult(), FetchResult())
             await until(lambda: not fetcher.in_flight_bytes)
             assert sorted(fills.firsts) == [0, 1, 2, 3, 4, 5, 50]
-            assert fetcher._own.running_bytes == 0
+            assert fetcher._wanted.running_bytes == 0
 
     asyncio.run(run())
 
@@ -389,7 +404,7 @@ def test_bulk_flights_cover_a_unit_between_others(rig: Rig) -> None:
             for flight in flights:
                 await flight.landed()
             await until(lambda: not fetcher.in_flight_bytes)
-            assert (fetcher.bulk_bytes, fetcher._own.running_bytes) == (0, 0)
+            assert (fetcher.bulk_bytes, fetcher._wanted.running_bytes) == (0, 0)
 
     asyncio.run(run())
 
