@@ -170,12 +170,12 @@ def test_many_bytes_of_few_take_little_memory(processes: DataProcesses) -> None:
     """Chunks that compress to nearly nothing are not all decompressed at once."""
     pack, order = stored([bytes(256 * 1024)] * 400)  # more than the peak may be
     (pid,) = processes.pids
-    # a busy disk may be slow, which ends an order before all of it is written
+    # A busy disk or processor may be slow, which ends an order before all of it is written
     with (
         tempfile.TemporaryDirectory(dir="/dev/shm") as memory,
         files(Path(memory), pack) as (fds, target),
     ):
-        assert processes.carry_out(order, fds, WAIT_S).outcome == orders.DONE
+        until(lambda: processes.carry_out(order, fds, WAIT_S).outcome == orders.DONE)
         assert target.stat().st_size == 400 * 256 * 1024
     status = Path(f"/proc/{pid}/status").read_text()
     peak_kib = int(status.partition("VmHWM:")[2].split()[0])
