@@ -31,9 +31,9 @@ from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.data import order as orders
 from lodefs.proxy.data.order import FetchReport, FetchTask
 
-# Stored bytes, received, verified and written while in the CPU's cache
-BATCH_SIZE_BYTES = 512 * 1024
-RAW_SIZE_BYTES_MAX = 4 * BATCH_SIZE_BYTES  # limit for a decompressed batch
+# Stored bytes, received, verified and written together: receiving costs more in smaller pieces
+BATCH_SIZE_BYTES = 2 * 1024 * 1024
+RAW_SIZE_BYTES_MAX = BATCH_SIZE_BYTES  # limit for a decompressed batch
 SLOW_S = 1.0  # limit for writing an order; then the proxy's own process does the rest
 STUCK_S = 2.5  # limit for one write
 OOM_SCORE = b"500"  # the kernel kills this process before the proxy, and the unit continues
@@ -193,8 +193,8 @@ def _write(
 def _batches(
     stored_sizes: Sequence[int], raw_sizes: Sequence[int]
 ) -> Iterator[tuple[int, int, int]]:
-    """Yields chunks [first, end) of about BATCH_SIZE_BYTES stored, or four times that raw, and the
-    number of stored bytes."""
+    """Yields chunks [first, end) of about BATCH_SIZE_BYTES stored, or RAW_SIZE_BYTES_MAX raw, and
+    the number of stored bytes."""
     first = size_bytes = raw_bytes = 0
     for n, (one, raw) in enumerate(zip(stored_sizes, raw_sizes, strict=True)):
         is_full = size_bytes + one > BATCH_SIZE_BYTES or raw_bytes + raw > RAW_SIZE_BYTES_MAX
