@@ -138,10 +138,8 @@ group.create_array("temperature", data=np.arange(10_000).reshape(100, 100), chun
 
 def main(*only: str) -> int:
     """Runs all examples, or those whose names have a prefix. Returns 1 if one fails."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    envs = home / "lodefs-dev" / "examples"
-    with_packages = made(envs / "packages", Path(sys.executable), PACKAGES)
-    with_torch = made(envs / "torch", Path(DEBIAN_PYTHON), WITH_TORCH, ALONE, is_debian=True)
+    with_packages = made("packages", Path(sys.executable), PACKAGES)
+    with_torch = made_with_torch()
     failed = []
     with tempfile.TemporaryDirectory(
         prefix="lodefs-examples-", ignore_cleanup_errors=True
@@ -206,8 +204,13 @@ def s3_client(example: Example, folder: Path) -> Iterator[dict[str, str]]:
         }
 
 
+def made_with_torch() -> Path:
+    """The interpreter of the environment with Debian's torch, and what goes with it."""
+    return made("torch", Path(DEBIAN_PYTHON), WITH_TORCH, ALONE, is_debian=True)
+
+
 def made(
-    env: Path,
+    name: str,
     base: Path,
     packages: list[str],
     alone: Sequence[str] = (),
@@ -216,6 +219,8 @@ def made(
 ) -> Path:
     """The interpreter of an environment with packages and this checkout, made if it is not there.
     The packages of ``alone`` come without what they ask for."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    env = home / "lodefs-dev" / "examples" / name
     stamp, python = env / "lodefs-packages", env / "bin" / "python"
     wanted = " ".join([str(ROOT), *packages, *alone])
     if not stamp.exists() or stamp.read_text() != wanted:

@@ -77,9 +77,7 @@ def python(scratch: Path) -> Result:
 def dataloader(scratch: Path) -> Result:
     """torch's DataLoader with 4 workers: lodefs, ext4, s3fs on Ceph RGW; and all ways to start
     workers while the branch moves."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    envs = home / "lodefs-dev" / "examples"
-    torch = examples.made(envs / "torch-s3", Path(examples.DEBIAN_PYTHON), ["s3fs"], is_debian=True)
+    torch = examples.made("torch-s3", Path(examples.DEBIAN_PYTHON), ["s3fs"], is_debian=True)
     result = Result("dataloader")
     source = scratch / "source"
     write_files(source)

@@ -158,15 +158,7 @@ def _place(node: Node, commit: str, how: str) -> tuple[str, ...]:
 
 def _started(host: Host, gate: Path, *place: str) -> Child:
     env = {"LODEFS_CONFIG": os.devnull, "LODEFS_STORE": ""}
-    return Child(host.argv([_python(), CHILD, gate, *place]), env=env)
-
-
-def _python() -> Path:
-    """The Python of an environment with Debian's torch and safetensors."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    env = home / "lodefs-dev" / "examples" / "torch-weights"
-    base = Path(examples.DEBIAN_PYTHON)
-    return examples.made(env, base, ["safetensors"], is_debian=True)
+    return Child(host.argv([examples.made_with_torch(), CHILD, gate, *place]), env=env)
 
 
 def _load(children: Sequence[Child], gate: Path, model: Model) -> Load:
