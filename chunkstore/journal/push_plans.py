@@ -36,10 +36,12 @@ _WRITER_SIZE_BYTES_MAX = 64 * 1024
 @dataclass(frozen=True, slots=True)
 class PlanWriter:
     """The newest writer of a plan: its number among them, its entry in the journal, and its end
-    (None: it goes on)."""
+    (None: it goes on). ``first`` is the entry of the first one, which no other plan has, whatever
+    its name."""
 
     number: int
     entry: int
+    first: int
     end: End | None
 
 
@@ -65,10 +67,7 @@ class PushPlans:
         try:
             data = read_whole(self._objects, key, documents.PLAN_SIZE_BYTES_MAX).data
         except NotFound as error:
-            raise NotFound(
-                f"{self._objects.url} has no plan {name} (lodefs plan create makes one): perhaps "
-                "it is still being made, or a gc run has removed it after its commit or grace time"
-            ) from error
+            raise self._no_plan(name) from error
         return documents.decode_plan(data, name, key)
 
     def put_plan(self, plan: PushPlan) -> None:
@@ -86,9 +85,11 @@ class PushPlans:
         data = documents.encode_part(part)
         self._objects.put(keys.plan_part(name, "parts", part.number), [data])
 
-    def result(self, name: str, number: int) -> PartResult | None:
-        """Returns what a part has stored; None if it is not done."""
-        return self._found(name, "results", number, documents.decode_result)
+    def result(self, name: str, number: int, first: int) -> PartResult | None:
+        """Returns what a part has stored; None if it is not done. ``first`` is the plan's first
+        writer: a result for an earlier one is of another plan, which had this name before."""
+        found = self._found(name, "results", number, documents.decode_result)
+        return None if found is None or found.writer < first else found
 
     def put_result(self, name: str, result: PartResult) -> None:
         """Puts what a part has stored. The last one counts; any of them is right."""
@@ -110,9 +111,9 @@ class PushPlans:
         data = documents.encode_writer(number, writer)
         self._objects.put(keys.plan_writer(name, number), [data], if_absent=True)
 
-    def writer(self, name: str) -> tuple[int, int]:
-        """Returns the number of the newest writer, and its entry in the journal. Raises:
-        NotFound."""
+    def writer(self, name: str) -> tuple[int, int, int]:
+        """Returns the number of the newest writer, its entry in the journal, and that of the first
+        one. Raises: NotFound."""
         found: dict[int, int | None] = {}
 
         def has(number: int) -> bool:
@@ -120,15 +121,22 @@ class PushPlans:
             return found[number] is not None
 
         number = last_of_row(has, -1)
-        if (writer := found[number] if number >= 0 else None) is None:
-            raise NotFound(f"{self._objects.url} has no plan {name}")
-        return number, writer
+        writer, first = found.get(number), found.get(0)
+        if writer is None or first is None:
+            raise self._no_plan(name)
+        return number, writer, first
 
     def remove(self, name: str) -> None:
         """Deletes all documents, the plan first, so that no task goes on with a part of them."""
         self._objects.delete(keys.plan(name, "plan"))
         for info in list(self._objects.list(keys.plan(name))):
             self._objects.delete(info.key)
+
+    def _no_plan(self, name: str) -> NotFound:
+        return NotFound(
+            f"{self._objects.url} has no plan {name} (lodefs plan create makes one): perhaps it is "
+            "still being made, or a gc run has removed it after its commit or grace time"
+        )
 
     def _writer(self, name: str, number: int) -> int | None:
         key = keys.plan_writer(name, number)
@@ -167,8 +175,8 @@ def begin_plan(store: Store, name: str, clock: Callable[[], float] = time.time) 
 
 def writer_of(store: Store, name: str) -> PlanWriter:
     """Returns the newest writer of a plan. Raises: NotFound."""
-    number, entry = PushPlans(store.objects).writer(name)
-    return PlanWriter(number, entry, StoreJournal(store.objects).end(entry))
+    number, entry, first = PushPlans(store.objects).writer(name)
+    return PlanWriter(number, entry, first, StoreJournal(store.objects).end(entry))
 
 
 def join_plan(
@@ -212,7 +220,7 @@ def abandoned(store: Store, journal: StoreJournal, dead: Collection[int]) -> Ite
     plans = PushPlans(store.objects)
     for name in plans.names():
         try:
-            _, writer = plans.writer(name)
+            _, writer, _ = plans.writer(name)
         except NotFound:  # what is left of a plan that was removed
             yield name
             continue

@@ -14,7 +14,12 @@ from dataclasses import dataclass, field, replace
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, NotFound
 from lodefs.chunkstore.format.journal import RefName
-from lodefs.chunkstore.format.push_plan import PartFailure, PartResult, PushPlan
+from lodefs.chunkstore.format.push_plan import (
+    PartFailure,
+    PartResult,
+    PushPlan,
+    check_plan_name,
+)
 from lodefs.chunkstore.journal.named_packs import named_packs
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.journal.push_plans import (
@@ -83,6 +88,7 @@ def do_parts(
     Raises: NotFound for a plan that is gone; InvalidInput for a number that it does not have;
     UnknownFormat for another version of lodefs; what ``source_of`` raises.
     """
+    _, _, first = PushPlans(store.objects).writer(check_plan_name(name))
     plan, todo = open_plan(store, name), deque(numbers)
     for number in todo:
         if not 0 <= number < plan.parts:
@@ -90,7 +96,7 @@ def do_parts(
                 f"the plan {name} has no part {number}: it has {plan.parts}, from 0 on"
             )
     options, root = options_of(plan, options), source_of(plan)
-    row = _Row(store, plan, options, root, tell, progress or Progress(), todo)
+    row = _Row(store, plan, first, options, root, tell, progress or Progress(), todo)
     while todo:
         row.run()
 
@@ -132,6 +138,7 @@ class _Row:
 
     store: Store
     plan: PushPlan
+    first: int  # its first writer, which another plan with this name has not
     options: PushOptions
     root: bytes  # where the source is for this machine
     tell: Callable[[int, Outcome], None]
@@ -148,6 +155,8 @@ class _Row:
         self._at, self._sent_before_bytes = self.todo[0], self.progress.bytes_sent
         try:
             writer = writer_of(self.store, self.plan.name)
+            if writer.first != self.first:
+                raise NotFound(f"the plan {self.plan.name} is gone, and another one has its name")
             if self._tell_finished(writer):
                 return
             write = join_plan(self.store, self.plan.name, writer, self.options.clock)
@@ -223,7 +232,7 @@ class _Row:
             return False
         plans, name = PushPlans(self.store.objects), self.plan.name
         for number in [*self.todo]:
-            if (result := plans.result(name, number)) is not None:
+            if (result := plans.result(name, number, self.first)) is not None:
                 self._told(result)
             else:  # a gc run removes the documents now
                 self._failed(number, NotFound(f"the plan {name} is finished, and gone"))
@@ -233,7 +242,7 @@ class _Row:
         """Returns the result of a part if it is done, and all that it stored is kept. ``write`` is
         that of the plan."""
         plans, name = PushPlans(self.store.objects), self.plan.name
-        known = plans.result(name, number)
+        known = plans.result(name, number, self.first)
         relies = lost_in_place if self.options.in_place is not None else None
         if known is None or not is_kept(self.store, write, known, relies):
             return None

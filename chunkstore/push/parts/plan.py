@@ -96,7 +96,7 @@ def discard_plan(store: Store, name: str) -> None:
     """Removes a plan. What its parts have stored is garbage, unless a commit names it. Raises:
     NotFound."""
     plans = PushPlans(store.objects)
-    _, writer = plans.writer(check_plan_name(name))
+    _, writer, _ = plans.writer(check_plan_name(name))
     StoreJournal(store.objects).put_end(End(writer, None))
     plans.remove(name)
 

@@ -61,7 +61,7 @@ def read_status(store: Store, plan: PushPlan, writer: PlanWriter | None = None) 
     newest_purge = Purges(store.objects).newest(-1)
 
     def read(number: int) -> PartResult | PartFailure | None:
-        return plans.result(plan.name, number) or plans.failure(plan.name, number)
+        return plans.result(plan.name, number, writer.first) or plans.failure(plan.name, number)
 
     with ThreadPoolExecutor(REQUESTS_MAX, "lodefs-plan") as executor:
         for number, found in enumerate(map_ahead(executor, read, range(plan.parts))):

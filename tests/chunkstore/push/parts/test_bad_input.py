@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, NoSpace, NotFound
+from lodefs.chunkstore.format.push_plan import PushPlan
 from lodefs.chunkstore.push.parts.finish import finish_plan
-from lodefs.chunkstore.push.parts.part_row import do_part
-from lodefs.chunkstore.push.parts.plan import make_plan
+from lodefs.chunkstore.push.parts.part_row import Outcome, do_part, do_parts
+from lodefs.chunkstore.push.parts.plan import discard_plan, make_plan
 from lodefs.chunkstore.push.push import PushOptions
 from lodefs.chunkstore.repo.verify import verify
 from tests.chunkstore.push.parts.test_parts import FEW, REPO, Site
@@ -156,6 +157,46 @@ def test_a_plan_that_goes_on_after_a_week(world: World) -> None:
     world.collect_all()
     assert world.garbage() == set()
     _assert_sound(world, result.commit)
+
+
+def _planned_again(site: Site) -> None:
+    """The source changes, and another plan gets the name."""
+    discard_plan(site.store, "p")
+    for path in site.source.glob("?/*"):
+        path.write_bytes(path.read_bytes()[::-1] + b"new")
+    site.plan()
+
+
+def test_a_result_that_comes_late_is_not_one_of_the_next_plan(site: Site) -> None:
+    """A task puts it when its plan was discarded and another one has the name: that plan's part is
+    not done, and is done with the new files."""
+
+    def late(perform: Callable[[], Any]) -> Any:
+        _planned_again(site)
+        return perform()
+
+    parts = site.plan().parts
+    site.objects.add(late, "put", "plans/p/results/", times=1)
+    site.do(0)
+    assert site.status().missing == [*range(parts)]
+    site.do(*range(parts), machine="two")
+    site.assert_pushed(site.finish())
+
+
+def test_a_task_does_no_parts_of_the_next_plan(site: Site) -> None:
+    """It would do them with the source and the options of its own."""
+    found: dict[int, Outcome] = {}
+
+    def source_of(plan: PushPlan) -> bytes:
+        _planned_again(site)
+        return plan.source
+
+    options = replace(site.options(), skip_unreadable=True)
+    parts = range(site.plan().parts)
+    do_parts(site.store, "p", parts, options, found.__setitem__, source_of=source_of)
+    assert all("another one has its name" in str(one) for one in found.values())
+    assert len(found) == len(parts)
+    assert not site.status().done
 
 
 def test_a_plan_that_was_collected_half_done_is_made_again(world: World) -> None:

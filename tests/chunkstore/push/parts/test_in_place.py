@@ -136,7 +136,7 @@ def test_an_object_that_changes_after_the_plan_is_named(world: PartsWorld) -> No
     plan = world.plan(PartLimits(files=1))
     world.do(*range(plan.parts))
     world.source.put("d0/large0", world.random.randbytes(LARGE))
-    _, writer = PushPlans(world.memory).writer("p")
+    _, writer, _ = PushPlans(world.memory).writer("p")
     StoreJournal(world.memory).put_end(End(writer, None))
     with pytest.raises(SourceChanged, match="d0/large0 has changed since the plan was made"):
         world.do(*range(plan.parts))

@@ -466,7 +466,7 @@ def test_a_writer_that_was_given_up_costs_a_look_and_no_data(world: World) -> No
     options, plan = _plan_in(world)
     for number in range(plan.parts):
         do_part(world.store, "p", number, options)
-    _, writer = PushPlans(world.store.objects).writer("p")
+    _, writer, _ = PushPlans(world.store.objects).writer("p")
     StoreJournal(world.store.objects).put_end(End(writer, None))
     with pytest.raises(InvalidInput, match=f"{plan.parts} of the {plan.parts} parts"):
         finish_plan(world.store, "p", options)
@@ -484,7 +484,7 @@ def test_data_that_a_gc_run_has_deleted_is_stored_again(world: World) -> None:
     options, plan = _plan_in(world)
     for number in range(plan.parts):
         do_part(world.store, "p", number, options)
-    _, writer = PushPlans(world.store.objects).writer("p")
+    _, writer, _ = PushPlans(world.store.objects).writer("p")
     kept = dict(world.memory.objects)
     StoreJournal(world.store.objects).put_end(End(writer, None))
     world.collect_all()  # with the documents
