@@ -33,11 +33,12 @@ class TaskShare(NamedTuple):
 
 
 def parse_task_share(text: str) -> TaskShare:
-    """Parses K/N. Raises: InvalidInput."""
+    """Parses K/N. 0/N is N/N, so that indexes from 0 to N - 1 name all shares, too. Raises:
+    InvalidInput."""
     match = _SHARE.match(text)
-    share = TaskShare(int(match[1]), int(match[2])) if match else TaskShare(0, 0)
-    if not 1 <= share.task <= share.tasks:
+    task, tasks = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not tasks or task > tasks:
         raise InvalidInput(
-            f"{text!r} is not a share of the tasks: 3/32 is the third of 32, and tasks count from 1"
+            f"{text!r} is not a share of the tasks: 3/32 is the third of 32, and 0/32 the last"
         )
-    return share
+    return TaskShare(task or tasks, tasks)

@@ -93,7 +93,7 @@ def part(
     as_json: bool = cli.JSON,
     **options: Any,
 ) -> None:
-    """Do task K of N, counted from 1: each N-th part of PLAN.
+    """Do task K of N, counted from 1: each N-th part of PLAN. 0/N is the last task.
 
     Tasks may run in any order, again, and at once, and may be killed: parts that are done take no
     time, and N may change. A part that fails does not stop the others; the exit code is then 1.

@@ -24,9 +24,14 @@ def test_each_id_is_in_one_share(tasks: int) -> None:
         assert share.has(share.first_prefix) and not share.has(before.to_bytes(8))
 
 
-@pytest.mark.parametrize("words", ["", "3", "0/3", "4/3", "a/b", "1/0", "-1/3", "1/2 ", "1/2/3"])
+@pytest.mark.parametrize("words", ["", "3", "0/0", "4/3", "a/b", "1/0", "-1/3", "1/2 ", "1/2/3"])
 def test_words_that_are_no_share(words: str) -> None:
     """They are refused, with an example."""
     with pytest.raises(InvalidInput, match="3/32 is the third of 32"):
         parse_task_share(words)
-    assert str(parse_task_share("3/32")) == "3/32"
+
+
+def test_shares_are_named_from_1_and_from_0() -> None:
+    """An index from 0, as a Kubernetes Job has it, names each share once: 0 is the last."""
+    assert [str(parse_task_share(f"{n}/3")) for n in (1, 2, 3)] == ["1/3", "2/3", "3/3"]
+    assert [str(parse_task_share(f"{n}/3")) for n in (0, 1, 2)] == ["3/3", "1/3", "2/3"]
