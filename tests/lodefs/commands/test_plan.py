@@ -101,7 +101,7 @@ def test_plans_that_cannot_leave_objects_in_place(
     assert lodefs("plan", "status", "p").code == 3
 
 
-@pytest.mark.parametrize("share", ["0/3", "4/3", "3", "a/b", "1/0"])
+@pytest.mark.parametrize("share", ["0/0", "4/3", "3", "a/b", "1/0"])
 def test_shares_are_checked(lodefs: Lodefs, source: Path, share: str) -> None:
     """Tasks count from 1 to N."""
     assert lodefs("plan", "create", "p", str(source), "r").code == 0
