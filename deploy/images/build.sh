@@ -122,7 +122,7 @@ layer "packages-$architecture" "$(key "$here/build.sh" "$here/../stage.sh" \
   "$checkout/pyproject.toml" "$checkout/constraints.txt")" packages
 
 own=$scratch/own
-mkdir -p "$own/usr/bin"
+mkdir -p "$own/usr/bin" "$own/var/lib/lodefs"
 pip install -q --no-compile --no-deps --target "$own/usr/lib/lodefs" "$wheel"
 rm -rf "$own/usr/lib/lodefs/bin" "$own"/usr/lib/lodefs/*.dist-info/direct_url.json \
   "$own"/usr/lib/lodefs/*.dist-info/RECORD "$own"/usr/lib/lodefs/*.dist-info/INSTALLER
@@ -138,6 +138,7 @@ main()
 TEXT
 chmod 755 "$own/usr/bin/lodefs"
 find "$own" -type d -exec chmod 755 {} +
+chmod 1777 "$own/var/lib/lodefs" # the home directory, of whatever user the container has
 
 cat >"$scratch/config.json" <<TEXT
 {
