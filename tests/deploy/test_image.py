@@ -135,6 +135,16 @@ def test_the_image(host: Host, dockerd: Dockerd, report: Report) -> None:
     report("image", seen)
 
 
+@pytest.mark.parametrize("user", [USER, 1_000_650_000])
+def test_a_command_of_any_user(host: Host, dockerd: Dockerd, user: int) -> None:
+    """A container without volumes for lodefs keeps its caches in its home directory."""
+    store = host.directory(f"/srv/of-{user}", user)
+    words = ["run", "--rm", "--network", "none", "--cap-drop", "ALL", "--user", str(user)]
+    words += ["-v", f"{store}:/srv/new", host.image, "--store", "/srv/new"]
+    dockerd.docker(*words, "init", "/srv/new")
+    assert "created branch main" in dockerd.docker(*words, "push", "/etc/ssl", "try/etc")
+
+
 def pods(host: Host) -> dict[str, dict[str, Any]]:
     """The pods that the chart makes on a node, by the name of their first container."""
     name, _, tag = host.image.rpartition(":")
