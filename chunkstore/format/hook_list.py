@@ -19,6 +19,7 @@ from lodefs.chunkstore.types import Buffer
 MAGIC = b"LODEHOOK"
 VERSION = 1
 SIZE_BYTES_MAX = 64 << 20  # some 700 pushes of 8 GiB each
+PUSH_ID_CHARS_MAX = 255  # its length is a byte
 HEAD = struct.Struct("<8sHHI")  # magic, version, flags, shards
 _CLOSING_BITS = 63  # of 64 shards about one closes a list
 
@@ -31,7 +32,7 @@ def closes_list(push_id: str) -> bool:
 
 def encode_hook_list(shards: Iterable[tuple[str, bytes]]) -> bytes:
     """Returns the list of shards, each by the id of its push and its encoded hooks
-    (``encode_hooks``)."""
+    (``encode_hooks``). Ids have up to PUSH_ID_CHARS_MAX characters."""
     parts = [b""]
     for push_id, hooks in shards:
         name = push_id.encode()

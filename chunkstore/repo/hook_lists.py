@@ -15,12 +15,16 @@ from itertools import islice
 
 from lodefs.chunkstore.errors import AlreadyExists
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.hook_list import SIZE_BYTES_MAX, decode_hook_list, encode_hook_list
-from lodefs.chunkstore.format.index_shard import PackHooks, push_id_of
+from lodefs.chunkstore.format.hook_list import (
+    PUSH_ID_CHARS_MAX,
+    SIZE_BYTES_MAX,
+    decode_hook_list,
+    encode_hook_list,
+)
+from lodefs.chunkstore.format.index_shard import PackHooks, encode_hooks, push_id_of
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, read_whole
 from lodefs.chunkstore.repo.shard_reader import (
     SPOILED,
-    hooks_bytes,
     log_left_out,
     read_hooks,
     read_shards,
@@ -45,11 +49,12 @@ def put_hook_lists(objects: ObjectStore, push_id: str) -> None:
     for info in islice(objects.list(keys.INDEX, after=after), LISTS_MAX * SHARDS_MAX):
         if _push_id(info.key) > push_id:
             break
-        shards.append(info)
+        if len(_push_id(info.key)) <= PUSH_ID_CHARS_MAX:
+            shards.append(info)
     for group in grouped(shards, lambda one: one.size_bytes, SHARDS_BYTES_MAX, SHARDS_MAX):
         names = [info.key.removeprefix(keys.INDEX) for info in group]
-        found = read_shards(objects, names, hooks_bytes, READERS)
-        data = encode_hook_list((push_id_of(name), hooks) for name, hooks in found)
+        found = read_shards(objects, names, read_hooks, READERS)  # without damaged ones
+        data = encode_hook_list((push_id_of(name), encode_hooks(hooks)) for name, hooks in found)
         if len(data) <= SIZE_BYTES_MAX:  # else of shards that are better read one by one
             with contextlib.suppress(AlreadyExists):  # by another machine
                 objects.put(keys.hook_list(push_id_of(names[-1])), [data], if_absent=True)

@@ -32,7 +32,6 @@ from lodefs.chunkstore.format.index_shard import (
     decode_hooks,
     decode_pack,
     decode_shard,
-    encode_hooks,
     hooks_of,
     hooks_size_bytes,
 )
@@ -86,24 +85,19 @@ def read_shard(
 def read_hooks(objects: ObjectStore, key: str) -> list[PackHooks]:
     """Returns the hooks of all packs of a stored shard. It reads no more than these, by one GET or
     two; a shard of version 1 has none, so all of it is read. Raises what ``read_shard`` does."""
-    return decode_hooks(hooks_bytes(objects, key), key)
-
-
-def hooks_bytes(objects: ObjectStore, key: str) -> bytes:
-    """Does what ``read_hooks`` does, but returns the encoded hooks."""
     part = objects.get(key, size=HOOKS_WINDOW_SIZE_BYTES)
     check_size(key, part.object_size_bytes, SIZE_BYTES_MAX)
     data = bytes(part.data)
     size_bytes = hooks_size_bytes(data)
     if size_bytes is None:
-        return encode_hooks([hooks_of(pack) for pack in read_shard(objects, key)])
+        return [hooks_of(pack) for pack in read_shard(objects, key)]
     check_size(f"the list of hooks in {key}", size_bytes, HOOKS_SIZE_BYTES_MAX)
     if size_bytes > part.object_size_bytes:
         raise Corrupt(f"{key} is truncated, or its head is damaged")
     if size_bytes > len(data):
         rest = size_bytes - len(data)
         data += objects.get(key, offset=len(data), size=rest, if_match=part.etag).data
-    return data[:size_bytes]
+    return decode_hooks(data[:size_bytes], key)
 
 
 def read_shards(

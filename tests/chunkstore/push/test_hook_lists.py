@@ -121,6 +121,19 @@ def test_damage_and_shards_that_changed_cost_only_reads(objects: FaultyObjects) 
     assert objects.count("get", keys.INDEX) == 30
 
 
+def test_a_damaged_shard_does_not_spoil_a_list(objects: FaultyObjects) -> None:
+    """It is left out, as is one with a name that no push gives. The others are read from the
+    list."""
+    key = keys.shard(SHARDS[12])
+    shard = bytes(objects.get(key, size=1 << 20).data)
+    objects.put(key, [shard[:30] + bytes((shard[30] ^ 255,)) + shard[31:]])
+    objects.put(keys.shard(SHARDS[13] + 300 * "x"), [shard])
+    put_hook_lists(objects, SHARDS[29])
+    others = [name for name in SHARDS[:30] if name != SHARDS[12]]
+    assert [*_read(objects, others)] == others
+    assert objects.count("get", keys.INDEX) == 0
+
+
 def test_a_list_goes_with_its_last_shard(objects: FaultyObjects) -> None:
     """The other one stays."""
     put_hook_lists(objects, SHARDS[9])
