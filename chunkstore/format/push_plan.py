@@ -222,13 +222,16 @@ def decode_plan(data: Buffer, name: str, what: str) -> PushPlan:
         raise Corrupt(f"{what} is the plan {body.name!r}, not {name}")
     if min(body.parts, body.files, body.directories, body.size_bytes) < 0:
         raise Corrupt(f"{what} has a negative number")
+    if body.parts > PARTS_MAX:
+        raise Corrupt(f"{what} has {body.parts} parts; plans have at most {PARTS_MAX}")
     try:
         check_repo(body.repo)
         check_ref_name(body.branch)
         if isinstance(body, _InPlacePlanBody):
             check_source(body.in_place.source)
+            body.source.decode()
         head = None if body.head is None else CommitId(parse_id(body.head))
-    except InvalidInput as error:
+    except (InvalidInput, UnicodeDecodeError) as error:
         raise Corrupt(f"{what}: {error}") from error
     fields = msgspec.structs.asdict(body) | {
         "head": head,

@@ -23,8 +23,12 @@ def test_documents_that_belong_elsewhere_are_refused() -> None:
 
 
 def test_impossible_values_are_refused() -> None:
-    """Negative numbers, names that no repository has, and columns of different lengths."""
-    for plan in (replace(golden.plan(), parts=-1), replace(golden.plan(), repo="../r")):
+    """Negative numbers, more parts than keys can number, names that no repository has, URLs that
+    are no text, and columns of different lengths."""
+    plans = [replace(golden.plan(), parts=parts) for parts in (-1, push_plan.PARTS_MAX + 1)]
+    plans.append(replace(golden.plan(), repo="../r"))
+    plans.append(replace(golden.plan_in_place(), source=b"s3://\xff"))
+    for plan in plans:
         with pytest.raises(Corrupt, match="plans/p/plan"):
             push_plan.decode_plan(push_plan.encode_plan(plan), "crawl-7", "plans/p/plan")
     part = golden.plan_part()
