@@ -7,6 +7,7 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from lodefs.chunkstore.format.tree import Segment
@@ -31,7 +32,7 @@ from lodefs.proxy.read.refetch_policy import RefaultTracker
 log = logging.getLogger("lodefs.cache")
 
 PAUSE_S = 5.0  # after the cache had no space: small units, no read-ahead
-TASKS_MAX = 64
+TASKS_MAX = 64  # of read-ahead; and of announcements, which may wait for another node
 ANNOUNCING_MAX = 8  # requests at once
 
 
@@ -68,6 +69,7 @@ class ReadaheadScheduler:
         self._refetches = RefaultTracker()
         self._paused_until_s = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._announcements: set[asyncio.Task[None]] = set()
         self._announcing = asyncio.Semaphore(ANNOUNCING_MAX)
 
     def pause(self) -> None:
@@ -121,25 +123,29 @@ class ReadaheadScheduler:
         if len(self._tasks) >= TASKS_MAX or self._clock_s() < self._paused_until_s:
             _refuse(known, wanted.first)
             return
-        self._begin(self._fetch_ahead(known, wanted, unit_bytes))
-        if known.ahead is None or self._usefulness.is_low:
+        self._begin(self._fetch_ahead(known, wanted, unit_bytes), self._tasks)
+        is_busy = len(self._announcements) >= TASKS_MAX
+        if known.ahead is None or is_busy or self._usefulness.is_low:
             return
         for number in known.segments_ending(*known.ahead.reach()):
-            if known.extents.find(known.starts[number]) is None:
-                self._begin(self._announce(known, number))
+            # A smaller one would cost a request, and its reader asks for all of it at once
+            is_large = known.segments[number].size_bytes >= PEER_UNIT_SIZE_BYTES
+            if is_large and known.extents.find(known.starts[number]) is None:
+                self._begin(self._announce(known, number), self._announcements)
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(self, work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
         task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        tasks.add(task)
+        task.add_done_callback(partial(self._ended, tasks))
 
     async def close(self) -> None:
-        for task in list(self._tasks):
+        tasks = self._tasks | self._announcements
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+    def _ended(self, tasks: set[asyncio.Task[None]], task: asyncio.Task[None]) -> None:
+        tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.info("read-ahead stopped: %s", error)
 
