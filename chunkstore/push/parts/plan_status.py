@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -52,9 +53,15 @@ class PlanStatus:
         )
 
 
-def read_status(store: Store, plan: PushPlan, writer: PlanWriter | None = None) -> PlanStatus:
+def read_status(
+    store: Store,
+    plan: PushPlan,
+    writer: PlanWriter | None = None,
+    numbers: Iterable[int] | None = None,
+) -> PlanStatus:
     """Reads what the tasks of a plan have left in the store. ``writer`` is its newest one, if the
-    caller knows it."""
+    caller knows it. ``numbers``: of these parts alone."""
+    wanted = [*(range(plan.parts) if numbers is None else numbers)]
     plans, writer = PushPlans(store.objects), writer or writer_of(store, plan.name)
     status = PlanStatus(plan, commit_of(store, writer))
     is_over = writer.end is not None and status.commit is None
@@ -64,7 +71,7 @@ def read_status(store: Store, plan: PushPlan, writer: PlanWriter | None = None) 
         return plans.result(plan.name, number, writer.first) or plans.failure(plan.name, number)
 
     with ThreadPoolExecutor(REQUESTS_MAX, "lodefs-plan") as executor:
-        for number, found in enumerate(map_ahead(executor, read, range(plan.parts))):
+        for number, found in zip(wanted, map_ahead(executor, read, wanted), strict=True):
             if found is None:
                 status.missing.append(number)
             elif isinstance(found, PartFailure):

@@ -261,4 +261,8 @@ def _absolute(source: str) -> str:
 
 
 def _is_done(settings: Session, name: str, number: int) -> bool:
-    return number not in status_of(name, session=settings).todo
+    from lodefs.chunkstore.push.parts.plan import open_plan
+    from lodefs.chunkstore.push.parts.plan_status import read_status
+
+    plan = open_plan(settings.store, name)
+    return not read_status(settings.store, plan, numbers=[number]).todo

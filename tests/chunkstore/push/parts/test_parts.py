@@ -250,6 +250,17 @@ def test_finish_names_the_parts_that_are_to_be_done(site: Site) -> None:
     site.assert_pushed(site.finish())
 
 
+def test_a_look_at_one_part_reads_one_result(site: Site) -> None:
+    """An executor that was silent is asked for each part that it does, of perhaps 23,500."""
+    _some_files(site.source)
+    plan = site.plan()
+    site.do(2)
+    site.objects.forget()
+    todo = [read_status(site.store, plan, numbers=[number]).todo for number in (2, 3)]
+    assert todo == [[], [3]]
+    assert site.objects.count("get", "plans/p/results/") == 2
+
+
 def test_the_writer_of_a_plan_is_asked_for_once(site: Site) -> None:
     """By the status and by finish: the first one, two after it that are not there, its end."""
     _some_files(site.source)
