@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
+from lodefs.chunkstore.objects.open_connections import keep_open
 from lodefs.chunkstore.objects.ranges.order import RangeOrder, range_order
 from lodefs.chunkstore.types import Buffer
 
@@ -29,22 +30,6 @@ class StoreCall(NamedTuple):
         if isinstance(answer, Part):
             return len(answer.data)
         return sum(memoryview(buffer).nbytes for buffer in self.data)
-
-
-class KeepsOpen(Protocol):
-    """A store that can be reached without connecting first."""
-
-    def keep_open(self, connections: int) -> None:
-        """Keeps that many idle connections open: opens those that are missing or were closed by the
-        server. Raises: Unavailable, DeadlineExceeded, Denied."""
-        ...
-
-
-def keep_open(objects: object, connections: int) -> None:
-    """Calls the store's ``keep_open``; does nothing if the store does not implement KeepsOpen."""
-    store: KeepsOpen | None = objects if hasattr(objects, "keep_open") else None
-    if store is not None:
-        store.keep_open(connections)
 
 
 class DelegatingStore:

@@ -21,8 +21,8 @@ from typing import TypeVar
 from lodefs.chunkstore.errors import Changed, Corrupt, Denied, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import digest_of
-from lodefs.chunkstore.objects.delegating import keep_open
 from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
+from lodefs.chunkstore.objects.open_connections import keep_open
 from lodefs.chunkstore.objects.ranges.order import RangeOrder, range_order
 from lodefs.chunkstore.system.circuit_breaker import CircuitBreaker
 from lodefs.chunkstore.system.lru import Lru

@@ -1,5 +1,5 @@
-"""Connections to the store that stay open while programs read from the node: servers close idle
-ones within seconds, and the first read after a pause would have to connect, over TLS mostly."""
+"""Connections to the store that stay open while programs read from the node. Servers close idle
+ones within seconds, so the first read after a pause would have to connect, mostly over TLS."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import partial
 
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.nodecache.cached_snapshot import ASK_AGAIN_S
-from lodefs.chunkstore.objects.delegating import keep_open
+from lodefs.chunkstore.objects.open_connections import keep_open
 from lodefs.proxy.runtime.thread_pools import Pool
 
 CONNECTIONS = 2  # the read that somebody waits for, and the read-ahead beside it
@@ -35,7 +35,7 @@ class OpenConnections:
         self._used_s: float | None = None
 
     def used(self) -> None:
-        """Notes that a mount, or another program that reads, is there."""
+        """Notes that a mount or another reader lives."""
         self._used_s = self._clock_s()
 
     async def run(self) -> None:
