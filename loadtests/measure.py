@@ -104,6 +104,19 @@ def _read(path: Path) -> int:
     return total
 
 
+def read_compared(path: Path, source: Path) -> None:
+    """Reads a file by 1 MiB pieces into one buffer, and compares samples with its source. Raises:
+    AssertionError."""
+    buffer, at = bytearray(1 << 20), 0
+    with path.open("rb", buffering=0) as file, source.open("rb", buffering=0) as wanted:
+        while count := file.readinto(buffer):
+            if at % (64 << 20) == 0 and os.pread(wanted.fileno(), 4096, at) != buffer[:4096]:
+                raise AssertionError(f"{path}: wrong bytes at {at}")
+            at += count
+    if at != source.stat().st_size:
+        raise AssertionError(f"{path}: {at} bytes came")
+
+
 def size_of(path: Path) -> int:
     """The bytes of all files below a directory."""
     return sum(

@@ -20,12 +20,11 @@ import psutil
 from loadtests import corpora
 from loadtests.bench.origins import Origin, ceph_origin
 from loadtests.bench.sides import REPO, detach, mounted, node
-from loadtests.measure import drop_page_cache, run
+from loadtests.measure import drop_page_cache, read_compared, run
 from loadtests.results import Result
 from loadtests.services.rclone import RCLONE
 
 ROUNDS = 3
-READ_BYTES = 1 << 20
 FIRST_BYTES = 4 << 10
 RANDOM_BYTES = 64 << 10
 RANDOM_READS = 200
@@ -163,7 +162,7 @@ def _read_round(side: Side, folder: Path, source: Path, readings: Readings) -> N
         drop_page_cache()
         before = _cpu_s(side, folder)
         start = perf_counter()
-        _read(path, source)
+        read_compared(path, source)
         readings.rate.append(source.stat().st_size / 1e6 / (perf_counter() - start))
         readings.cpu_s.append(_cpu_s(side, folder) - before)
     with side.mount(folder) as path:
@@ -176,19 +175,6 @@ def _read_round(side: Side, folder: Path, source: Path, readings: Readings) -> N
             readings.random_rate.append(_random_rate(fd, source))
         finally:
             os.close(fd)
-
-
-def _read(path: Path, source: Path) -> None:
-    """Reads the file by 1 MiB pieces into one buffer, and compares samples."""
-    buffer = bytearray(READ_BYTES)
-    at = 0
-    with path.open("rb", buffering=0) as file, source.open("rb", buffering=0) as wanted:
-        while count := file.readinto(buffer):
-            if at % (64 << 20) == 0 and os.pread(wanted.fileno(), 4096, at) != buffer[:4096]:
-                raise AssertionError(f"{path}: wrong bytes at {at}")
-            at += count
-    if at != source.stat().st_size:
-        raise AssertionError(f"{path}: {at} bytes came")
 
 
 def _random_rate(fd: int, source: Path) -> float:

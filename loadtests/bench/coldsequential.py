@@ -15,11 +15,10 @@ from loadtests import corpora
 from loadtests.bench.origins import Origin, ceph_origin
 from loadtests.bench.sides import REPO, mounted, node
 from loadtests.cli import Lodefs, Proxy
-from loadtests.measure import MemoryWatch, drop_page_cache
+from loadtests.measure import MemoryWatch, drop_page_cache, read_compared
 from loadtests.results import Result
 
 ROUNDS = 3
-READ_BYTES = 1 << 20
 BEFORE = "LODEFS_BEFORE"  # the program of an earlier version, for comparison
 SETTING = "[serve]\ndata_processes = {}\n"
 MAIN, DATA, MOUNT = "main process", "data processes", "mount"
@@ -84,27 +83,10 @@ def _read_cold(lodefs: Lodefs, folder: Path, source: Path) -> Reading:
         memory = MemoryWatch(proxy.process.pid)
         before = _cpu_s(lodefs, proxy)
         start = perf_counter()
-        _read(target / source.name, source)
+        read_compared(target / source.name, source)
         seconds = perf_counter() - start
         after = _cpu_s(lodefs, proxy)
         return Reading(seconds, {kind: after[kind] - before[kind] for kind in after}, memory.stop())
-
-
-def _read(path: Path, source: Path) -> None:
-    """Reads the file by 1 MiB pieces into one buffer, and compares samples."""
-    buffer = bytearray(READ_BYTES)
-    fd, wanted = os.open(path, os.O_RDONLY), os.open(source, os.O_RDONLY)
-    at = 0
-    try:
-        while count := os.readv(fd, (buffer,)):
-            if at % (64 << 20) == 0 and os.pread(wanted, 4096, at) != buffer[:4096]:
-                raise AssertionError(f"wrong bytes at {at}")
-            at += count
-    finally:
-        os.close(fd)
-        os.close(wanted)
-    if at != source.stat().st_size:
-        raise AssertionError(f"{at} bytes came")
 
 
 def _cpu_s(lodefs: Lodefs, proxy: Proxy) -> dict[str, float]:

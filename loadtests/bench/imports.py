@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +11,12 @@ from loadtests import corpora
 from loadtests.bench.origins import Origin, ceph_origin
 from loadtests.bench.sides import REPO, mounted, node
 from loadtests.cli import Lodefs
-from loadtests.measure import drop_page_cache
+from loadtests.measure import drop_page_cache, read_compared
 from loadtests.results import Result
 from loadtests.services.generatedbucket import generated_bucket
 
 OBJECTS, OBJECT_BYTES = 1250, 8 << 20  # 10 GiB
 ROUNDS = 3
-READ_BYTES = 1 << 20
 SIDES = ("imported", "pushed")
 SETTINGS = '[sources.there]\nurl = "s3://{}"\nendpoint_url = "{}"\n'
 
@@ -92,17 +90,5 @@ def _read_cold(lodefs: Lodefs, folder: Path, path: str, source: Path) -> float:
     with node(lodefs, folder) as proxy, mounted(lodefs, proxy, folder / "mnt") as target:
         drop_page_cache()
         start = perf_counter()
-        _read(target / path, source)
+        read_compared(target / path, source)
         return perf_counter() - start
-
-
-def _read(path: Path, source: Path) -> None:
-    """Reads a file by 1 MiB, and compares samples. Raises: AssertionError."""
-    buffer, at = bytearray(READ_BYTES), 0
-    with path.open("rb", buffering=0) as file, source.open("rb", buffering=0) as wanted:
-        while count := file.readinto(buffer):
-            if at % (64 << 20) == 0 and os.pread(wanted.fileno(), 4096, at) != buffer[:4096]:
-                raise AssertionError(f"wrong bytes at {at}")
-            at += count
-    if at != source.stat().st_size:
-        raise AssertionError(f"{at} bytes came")
