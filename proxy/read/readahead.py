@@ -57,14 +57,14 @@ class ReadaheadScheduler:
         self,
         ranges: FileRanges,
         indexes: PackIndexes,
-        usefulness: PrefetchAccuracy,
+        accuracy: PrefetchAccuracy,
         *,
         clock_s: Callable[[], float],
     ) -> None:
         self._ranges = ranges
         self._indexes = indexes
         self._clock_s = clock_s
-        self._usefulness = usefulness
+        self._accuracy = accuracy
         self._small = SmallFiles()
         self._refetches = RefaultTracker()
         self._paused_until_s = 0.0
@@ -93,7 +93,7 @@ class ReadaheadScheduler:
         if known.regions is not None and unit_bytes:
             end = min(max(step.end, step.first + unit_bytes), known.size_bytes)
             return unit_around(known, position, step.first, end)
-        if self._usefulness.is_low:
+        if self._accuracy.is_low:
             return self._sparing_unit(known, position, step)
         return self._unit_with_neighbours(known, position, step)
 
@@ -125,7 +125,7 @@ class ReadaheadScheduler:
             return
         self._begin(self._fetch_ahead(known, wanted, unit_bytes), self._tasks)
         is_busy = len(self._announcements) >= TASKS_MAX
-        if known.ahead is None or is_busy or self._usefulness.is_low:
+        if known.ahead is None or is_busy or self._accuracy.is_low:
             return
         for number in known.segments_ending(*known.ahead.reach()):
             # A smaller one would cost a request, and its reader asks for all of it at once
@@ -194,7 +194,7 @@ class ReadaheadScheduler:
         units = cut_units(whole, pack_index, UNIT_SIZE_BYTES_MAX)
         for unit in sorted(units, key=lambda unit: unit.end <= first):
             is_again = self._refetches.was_fetched(unit.pack, unit.first)
-            if is_again and self._usefulness.is_low:
+            if is_again and self._accuracy.is_low:
                 continue
             if not self._start(pack_index, unit):
                 return
