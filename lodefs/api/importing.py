@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, NamedTuple, Unpack
 from urllib.parse import quote, unquote
 
+from lodefs.api.parts.executors import EXECUTORS
 from lodefs.api.pushing import ReaderOptions, opened_for, push_options
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import Spec
@@ -58,7 +59,7 @@ def import_in_place(
     ] = False,
     executor: Annotated[
         str | Executor | None,
-        option("Read with processes:N or other machines: dask://HOST:PORT, mpi, ray://HOST:PORT."),
+        option(f"Read with {EXECUTORS}"),
     ] = None,
     **options: Unpack[ImportOptions],
 ) -> CommitResult:

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 
+from lodefs.api.parts.executors import EXECUTORS
 from lodefs.chunkstore.errors import InvalidInput, NotADirectory, NotFound
 from lodefs.chunkstore.format.names import (
     CommitId,
@@ -109,7 +110,7 @@ def push(
     ] = False,
     executor: Annotated[
         str | Executor | None,
-        option("Read with processes:N or other machines: dask://HOST:PORT, mpi, ray://HOST:PORT."),
+        option(f"Read with {EXECUTORS}"),
     ] = None,
     **options: Unpack[SourceOptions],
 ) -> PushResult:

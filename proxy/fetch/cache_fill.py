@@ -41,8 +41,8 @@ BRIDGE_SIZE_BYTES = 128 * 1024  # stored bytes that are fetched again to save a 
 @dataclass(frozen=True, slots=True)
 class Unit:
     """Consecutive chunks of a pack to fetch. Only those with a destination are cached; without
-    ``destinations``, all of them, in slabs. ``from_origin``: from the store, without asking
-    peers. ``is_announced``: nobody has asked for its bytes yet, but nodes have announced it."""
+    ``destinations``, all of them, in slabs. ``from_origin``: from the store, without asking peers.
+    ``is_announced``: nobody has asked for its bytes yet, but nodes have announced it."""
 
     pack: PackId
     first: int
@@ -73,8 +73,9 @@ class FetchResult:
         return sum(run.end - run.start for run in self.extents)
 
 
-class Progress:
-    """What those who wait for a unit learn of it. This one is nobody's. For any thread."""
+class FillListener:
+    """Tells those who wait for a unit how far its fetch is; this one tells nobody. For any
+    thread."""
 
     __slots__ = ()
     wanted = range(0)  # the chunks to return copies of
@@ -86,7 +87,7 @@ class Progress:
         """Notes that all chunks are in memory, and are written next, which may take long."""
 
 
-NOBODY = Progress()
+NOBODY = FillListener()
 
 
 class CacheFill:
@@ -113,7 +114,7 @@ class CacheFill:
         self._counts = cache.counts
 
     def fill(
-        self, pack_index: PackIndexVersion, unit: Unit, progress: Progress = NOBODY
+        self, pack_index: PackIndexVersion, unit: Unit, listener: FillListener = NOBODY
     ) -> FetchResult:
         """Fetches what is missing of the unit.
 
@@ -126,16 +127,16 @@ class CacheFill:
         raws: RawChunks = {}
         for chunks, parts in self._missing(pack_index, unit):
             write = CacheWrite(self._cache, parts)
-            received = self._read(pack_index, chunks, source, progress.started, write)
+            received = self._read(pack_index, chunks, source, listener.started, write)
             result.origin = received.origin
             result.extents += received.extents
             if received.chunks is not None:
                 raws |= {n: raw for n, raw in zip(chunks, received.chunks, strict=True) if raw}
                 writes.append(write)
         if raws:
-            progress.received(FetchResult(memory=raws, origin=result.origin))
+            listener.received(FetchResult(memory=raws, origin=result.origin))
         # Copies, not views of everything
-        result.memory = {n: bytes(raws[n]) for n in progress.wanted if n in raws}
+        result.memory = {n: bytes(raws[n]) for n in listener.wanted if n in raws}
         for write in writes:
             written = write.write(raws)
             result.extents += written.extents

@@ -19,7 +19,7 @@ from lodefs.chunkstore.errors import Corrupt, DeadlineExceeded, Unavailable
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk
 from lodefs.chunkstore.repo.range_planner import UNIT_STORED_BYTES_MAX
-from lodefs.proxy.fetch.cache_fill import CacheFill, FetchResult, Progress, Unit, part_of
+from lodefs.proxy.fetch.cache_fill import CacheFill, FetchResult, FillListener, Unit, part_of
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.thread_pools import Pools, current_owner
 from lodefs.proxy.tracing.request_scope import sampled_trace_id
@@ -30,12 +30,12 @@ KEPT_SIZE_BYTES_MAX = AHEAD_SIZE_BYTES_MAX  # of units in memory that the cache 
 KEPT_S = 30.0
 LATE_S = 0.1  # after this, readers get bytes that wait for the cache's disk from memory
 RUNNING_SIZE_BYTES_MAX = 4 * UNIT_STORED_BYTES_MAX  # under way, above which read-ahead waits
-# Of announced units, which are of 2 MiB: as much as peers announce, in half of the threads
+# Of announced units, which have 2 MiB: as much as peers announce; under way in half of the threads
 ANNOUNCED_SIZE_BYTES_MAX = 32 * UNIT_STORED_BYTES_MAX
 ANNOUNCED_RUNNING_SIZE_BYTES_MAX = UNIT_STORED_BYTES_MAX
 
 
-class Flight(Progress):
+class Flight(FillListener):
     """Chunks [first, end) of a pack on their way to the cache."""
 
     __slots__ = (
@@ -123,9 +123,9 @@ class Flight(Progress):
 
 @dataclass(slots=True)
 class Lane:
-    """The limits that flights share which somebody wants, or those that are announced: if they
-    shared theirs, nodes whose flights all wait for peers would fetch nothing for peers, and what is
-    announced would delay what peers wait for. Bytes of bulk flights do not count."""
+    """The limits of the flights that somebody wants, or of those that were announced. With common
+    limits, nodes whose flights all wait for peers would fetch nothing for peers, and announced
+    flights would delay those that peers wait for. Bytes of bulk flights do not count."""
 
     ahead_size_bytes_max: int
     running_size_bytes_max: int

@@ -17,7 +17,7 @@ from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk, read_index
 from lodefs.proxy.cache.extents import Run
-from lodefs.proxy.fetch.cache_fill import FetchResult, Progress, Unit
+from lodefs.proxy.fetch.cache_fill import FetchResult, FillListener, Unit
 from lodefs.proxy.fetch.cache_write import CacheTarget
 from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.runtime.counters import Counter, Counts
@@ -163,17 +163,17 @@ class Fills:
 
     def __init__(self) -> None:
         self.begun: list[Unit] = []
-        self.progress: list[Progress] = []  # of each of them
+        self.listeners: list[FillListener] = []  # of each of them
         self.error: Exception | None = None  # that each ends with
         self.damaged: tuple[int, int] | None = None  # what is known to be bad in the store
         self._may_end = threading.Condition()
         self._ends = 0
 
-    def fill(self, _loaded: PackIndexVersion, unit: Unit, progress: Progress) -> FetchResult:
+    def fill(self, _loaded: PackIndexVersion, unit: Unit, listener: FillListener) -> FetchResult:
         with self._may_end:
             number = len(self.begun)
             self.begun.append(unit)
-            self.progress.append(progress)
+            self.listeners.append(listener)
             assert self._may_end.wait_for(lambda: self._ends > number, timeout=60)
         if self.error is not None:
             raise self.error
@@ -444,7 +444,7 @@ def test_a_peer_waits_for_no_flight_that_waits_for_peers(rig: Rig) -> None:
             assert fetcher.join(pack, 1, for_peer=True) is theirs
             assert fetcher.is_coming(pack, 1)
             assert not fetcher.is_coming(pack, 0)
-            fills.progress[0].started()
+            fills.listeners[0].started()
             assert fetcher.is_coming(pack, 0)
             assert fetcher.join(pack, 0, for_peer=True) is ours
             fills.end(2)
