@@ -21,7 +21,7 @@ VERSION = 1
 SIZE_BYTES_MAX = 64 << 20  # some 700 pushes of 8 GiB each
 PUSH_ID_CHARS_MAX = 255  # its length is a byte
 HEAD = struct.Struct("<8sHHI")  # magic, version, flags, shards
-_CLOSING_BITS = 63  # of 64 shards about one closes a list
+_CLOSING_BITS = 63  # about one of 64 shards closes a list
 
 
 def closes_list(push_id: str) -> bool:

@@ -2,7 +2,7 @@
 
 The process that walks decides which directories are new, as any walk does (tree_walk.py), so the
 others only read, and the result is the same. It sends the newest directories first, a wave at a
-time: so few wait, whatever there is below them.
+time, so that few directories wait, whatever there is below them.
 """
 
 from __future__ import annotations

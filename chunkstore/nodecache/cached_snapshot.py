@@ -328,8 +328,8 @@ def size_of(piece: Piece) -> int:
 
 
 def load() -> None:
-    """Loads what the first view would load otherwise, while readers wait for the interpreter's
-    lock."""
+    """Imports the modules that the first view would import otherwise, while readers wait for the
+    interpreter's lock."""
     import pickle  # noqa: F401 - rocksdict loads it when it opens an index
 
     from lodefs.chunkstore.format import pack  # noqa: F401

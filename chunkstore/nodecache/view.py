@@ -84,8 +84,8 @@ class OpenFile(Descriptor):
         self._uncached: Descriptor | None = None
 
     def uncached(self) -> Descriptor:
-        """A descriptor of the file for reads past the page cache, whose offsets, sizes and memory
-        must be aligned (O_DIRECT). Raises: OSError if the file system has no such reads."""
+        """Returns a descriptor of the file for reads past the page cache, whose offsets, sizes and
+        memory must be aligned (O_DIRECT). Raises: OSError if the file system has no such reads."""
         found = self._uncached
         if found is None:
             flags = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECT
@@ -101,7 +101,7 @@ class OpenFile(Descriptor):
 
 # Consecutive bytes of a file of the cache: file, offset and size in bytes.
 Extent = tuple[OpenFile, int, int]
-_Segments = tuple[list[int], tuple[Segment, ...]]  # where they begin in their file, and they
+_Segments = tuple[list[int], tuple[Segment, ...]]  # their offsets in the file, and they
 _Chunks = tuple[bytes, "array[int]"]  # of a pack: their joined ids, and their raw offsets
 
 

@@ -110,7 +110,7 @@ class Connection:
         self.used = False
 
     def scratch(self, size_bytes: int) -> memoryview:
-        """Returns ``size_bytes`` bytes of the buffer for answers, which begin with a page."""
+        """Returns ``size_bytes`` bytes of the buffer for answers; they begin at a page boundary."""
         if len(self._buffer) < size_bytes:
             self._buffer = _memory(size_bytes + HEAD_BYTES_MAX)
         return memoryview(self._buffer)[:size_bytes]
@@ -276,7 +276,7 @@ class Connection:
 
 
 def _memory(size_bytes: int) -> mmap.mmap:
-    """Memory of this process alone, also after a fork, that begins with a page."""
+    """Returns memory of this process alone, also after a fork, that begins at a page boundary."""
     return mmap.mmap(-1, size_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 

@@ -3,7 +3,7 @@
 A write goes to the next multiple of 256 KiB of the file at most. The kernel allocates memory in
 pieces as large as one write allows (large folios), and the largest free blocks are those unused for
 longest. Virtual machines that return free memory to their host must fetch these first: a GiB took
-up to 1.9 s in writes of 8 MiB, 0.2 to 1.4 s in writes of 1 MiB, and 0.2 s in writes of 256 KiB,
+up to 1.9 s in writes of 2 MiB, up to 1.0 s in writes of 1 MiB, and 0.2 s in writes of 256 KiB,
 which take less if they are aligned (docs/decisions/0115-the-write.md).
 """
 

@@ -49,7 +49,7 @@ def file_system_of(where: int | Path) -> int:
 
 def cached_pages(fd: int, offset: int, size_bytes: int) -> int:
     """Returns how many pages of a range of a file are in the page cache. Unlike a read with
-    RWF_NOWAIT it has none read ahead. Raises: OSError before Linux 6.5, and on newer kernels for
+    RWF_NOWAIT it starts no read-ahead. Raises: OSError before Linux 6.5, and on newer kernels for
     files of others that the process may not write."""
     import ctypes
 

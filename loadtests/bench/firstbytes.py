@@ -43,7 +43,7 @@ class _Seconds:
 
 def first_bytes(scratch: Path) -> Result:
     """64 KiB from cold parts of a mounted file, one reader, against GETs by a bare client. Before
-    them the first 4 KiB, on a mount that was just made and whose programs are on the disk."""
+    that, the first 4 KiB of a mount that was just made, the page cache dropped."""
     result = Result("first-byte")
     source = corpora.random_file()
     seconds = _Seconds()

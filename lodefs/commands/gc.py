@@ -70,7 +70,8 @@ def gc(
     With --merge-packs-below, gc merges small packs into few large objects; each small push leaves
     two such packs. Names and contents of all versions stay as they are.
 
-    With --executor many machines read the directories of all versions; this one decides.
+    With --executor many machines read the directories of all versions. This one decides what is
+    deleted.
     """
     from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 

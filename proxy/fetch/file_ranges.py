@@ -1,7 +1,7 @@
 """The one way to the bytes of a file: looked up in the cache, or fetched into it once.
 
-What is served from here is a rendering of ``FileRanges.ensure``: bodies of GETs, places for mounts,
-chunks for other nodes, and trees.
+Bodies of GETs, places for mounts, chunks for other nodes, and trees are renderings of
+``FileRanges.ensure``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Place = tuple[CacheFile, int, int]  # cache file, offset, size
 
 
 class Demand(Protocol):
-    """What a reader has fetched if bytes are missing."""
+    """A reader's choice of what is fetched if bytes are missing."""
 
     @property
     def from_origin(self) -> bool:
@@ -45,8 +45,9 @@ class Demand(Protocol):
 
 
 class Part(NamedTuple):
-    """The beginning of a range: its place in the cache, or the bytes, which are not there, or not
-    yet, or in memory already. ``fetched`` is None if it was in the cache before."""
+    """The beginning of a range: its place in the cache, or its bytes, if the cache has not taken
+    them, or not yet, or if they are in memory anyway. ``fetched`` is None if the cache had it
+    before."""
 
     found: Place | bytes
     fetched: FetchResult | None
@@ -62,8 +63,8 @@ class FileRanges:
         self._pack_extents = PackExtents()
 
     def known(self, file: DatasetFile, at: int, size_bytes: int = 1) -> Place | None:
-        """Returns the place of the bytes from ``at`` on that memory has; ``size_bytes`` of them are
-        wanted."""
+        """Returns the place of the bytes from ``at`` on, as far as it is in memory;
+        ``size_bytes`` of them are wanted."""
         found = file.extents.find(at)
         if found is not None and found[2] >= size_bytes:
             return found

@@ -72,6 +72,7 @@ class PackIndexes:
         return self._packs.reads_for_peers(pack_id)
 
     async def known(self, pack_id: PackId) -> PackIndexVersion | None:
+        """Returns the index if this node has it, in memory or on disk."""
         return self.in_memory(pack_id) or await self._pools.disk.run(self._from_rows, pack_id)
 
     async def _load(self, pack_id: PackId, *, from_origin: bool) -> PackIndexVersion:

@@ -48,8 +48,9 @@ _NUMBER = re.compile(rb"[0-9]{1,9}\Z")
 
 @dataclass(frozen=True, slots=True)
 class ChunkRequest:
-    """A request for chunks of a pack, or for its index and, if there is a ``count``, soon for these
-    chunks. ``cached``: only for what is here or on its way here."""
+    """A request for chunks of a pack; or, if it ``is_index``, for the index, by a node that will
+    soon read these chunks (none if ``count`` is 0). ``cached``: only for what is here or on its way
+    here."""
 
     pack: PackId
     cached: bool

@@ -73,7 +73,7 @@ class FileStream:
         self.at = self.begin = self.end = at
         self.owner = current_owner.get()
         self.is_wary = False  # its owner has many others that may not be read
-        self.step = Range(at, at)  # of which the next piece is the beginning
+        self.step = Range(at, at)  # the next piece is its beginning
         self.advanced = 0  # how far the read-ahead policy knows this read
         self.ahead: Range | None = None  # wanted read-ahead that has not begun
         self.unit_bytes = 0  # the unit size of a sequential read, otherwise 0
@@ -270,8 +270,6 @@ class FileReader:
         self._counts.reads.of(repo)[source].add(size_bytes, not stream.counted)
         stream.counted = True
 
-    # --- known files
-
     def ended(self, owner: str) -> None:
         """Notes that a stream of an owner was closed."""
         self._readers -= 1
@@ -285,6 +283,8 @@ class FileReader:
         what = Spec(file.snapshot.repo, file.snapshot.commit, path)
         log.error("%s cannot be read: %s", what, error)
         return damaged(what, error)
+
+    # --- known files
 
     def known(self, content_id: bytes) -> ReadFile | None:
         """Returns the file with a content id, if it was read before."""

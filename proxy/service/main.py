@@ -12,8 +12,8 @@ import signal
 from lodefs.chunkstore.system.fd_limit import raise_limit
 from lodefs.proxy.config import Config
 
-# New objects before a search for garbage. A cold read makes many and hardly a cycle, and searching
-# took a twelfth of this process's time.
+# New objects before a search for garbage. A cold read makes many objects and hardly a cycle, so the
+# search is a waste of time (docs/decisions/0115-the-write.md).
 YOUNG_MAX = 10_000
 
 

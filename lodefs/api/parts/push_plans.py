@@ -61,8 +61,8 @@ def create_plan(
 ) -> PlanResult:
     """Plans the push of a directory or URL to ``REPO[@BRANCH]`` in parts, under a name that all
     machines use. All of them must see the source at the same place. ``in_place``: the plan is one
-    of an import in place, with ``copy_below`` and ``source_name`` (``source``) as there. The rest:
-    as for ``push``."""
+    of an import in place; ``copy_below`` and ``source_name`` are ``copy_below`` and ``source`` of
+    ``import_in_place``. The rest: as for ``push``."""
     from lodefs.chunkstore.push.parts.plan import make_plan
     from lodefs.chunkstore.push.remote.remote_files import is_url
 
