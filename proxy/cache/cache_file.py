@@ -181,8 +181,10 @@ class CacheFile:
             return f"it was truncated to {status.st_size} bytes"
         return ""
 
-    def write(self, offset: int, buffers: Sequence[Buffer]) -> None:
-        """Adds bytes. Raises: OSError.
+    def write(self, offset: int, buffers: Sequence[Buffer]) -> str:
+        """Adds bytes, unless the file was damaged, also while this waited for its turn: a write up
+        to the end would hide that it was truncated. Returns what ``damage`` returns. Raises:
+        OSError.
 
         Threads write to different places, or the same bytes to one place, so that none overwrites
         another's bytes. They take turns, since the kernel lets only one thread write to a file, and
@@ -190,7 +192,10 @@ class CacheFile:
         """
         fd = self.open()
         with self._writing:
-            write_at(fd, offset, buffers)
+            damage = self.damage()
+            if not damage:
+                write_at(fd, offset, buffers)
+            return damage
 
     def give_back(self, offset: int, size_bytes: int) -> None:
         """Frees an unused reserved part of a slab. It is reserved again once all parts after it are

@@ -456,11 +456,12 @@ class Reservation:
                     self.file.give_back(self.runs[0].offset, self._size_bytes)
 
     def write(self, raws: Sequence[Buffer]) -> None:
-        """Writes the bytes of all chunks, in their order. Raises: OSError."""
+        """Writes the bytes of all chunks, in their order. Raises: OSError; Unavailable if the file
+        was damaged meanwhile: then it is dropped."""
         rest = iter(raws)
         for run in self.runs:
             self._cache.step("data")
-            self.file.write(run.offset, list(islice(rest, len(run.chunks))))
+            self._heed(self.file.write(run.offset, list(islice(rest, len(run.chunks)))))
 
     def drop(self, why: str) -> None:
         """Drops the file, which was damaged."""
@@ -470,14 +471,17 @@ class Reservation:
         """Indexes the chunks, whose bytes are written. Raises: OSError, LodefsError, also if the
         file was damaged meanwhile: then it is dropped."""
         self.is_held = True
-        if damage := self.file.damage():
-            self.drop(damage)
-            raise Unavailable(f"{self.file.path} was damaged while chunks were written: {damage}")
+        self._heed(self.file.damage())
         self._cache.add_rows(self.file, self.runs, are_copies=are_copies)
         self._cache.counts.add(Counter.FILLED_BYTES, self._size_bytes)
         if are_copies:
             self._cache.touch(self.file, Use.ASKED, self._size_bytes)  # copies cost no fetch
         return [StoredRun(self.file, run.offset, run.chunks) for run in self.runs]
+
+    def _heed(self, damage: str) -> None:
+        if damage:
+            self.drop(damage)
+            raise Unavailable(f"{self.file.path} was damaged while chunks were written: {damage}")
 
 
 def _runs_by_offset(chunks: Sequence[Chunk]) -> list[ReservedRun]:

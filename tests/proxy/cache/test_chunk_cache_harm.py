@@ -108,6 +108,25 @@ def test_a_file_that_is_dropped_while_it_is_written(cache: Cache) -> None:
     check(cache, new(3), found=True)
 
 
+def test_a_write_of_the_end_hides_no_truncation(cache: Cache) -> None:
+    """A flat file is emptied just before its last bytes are written, which would give it its old
+    size, and zeros before them: nothing is written, and its chunks are found no more."""
+    assert cache.store(part(0), FLAT)
+    (flat,) = cache.files.values()
+
+    def step(name: str) -> None:
+        if name == "data":
+            os.truncate(flat.path, 0)
+
+    cache.step = step
+    end = part(len(WHOLE) - 100_000)
+    assert not cache.store(end, FLAT)
+    cache.step = lambda _name: None
+    check(cache, part(0) + end, found=False)
+    assert cache.store(part(0), FLAT)
+    check(cache, part(0), found=True)
+
+
 def test_a_file_that_grew_is_no_harm(cache: Cache) -> None:
     """Bytes behind the last indexed one, left by a kill, do no harm."""
     assert cache.store(new(1), None)
