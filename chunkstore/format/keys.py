@@ -39,7 +39,7 @@ def shard(push_id: str) -> str:
 
 
 def hook_list(push_id: str) -> str:
-    """Returns ``hooks/<push id>``, of the push whose shard is the last one in the list."""
+    """Returns ``hooks/<push id>``. The list ends with the shard of that push."""
     return f"{HOOKS}{push_id}"
 
 

@@ -1,1 +1,1 @@
-"""Versions: stores, refs, history, reading of packs and trees, verification."""
+"""Versions: stores, refs, history, reading of packs and trees."""

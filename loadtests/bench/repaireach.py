@@ -31,8 +31,8 @@ from lodefs.chunkstore.repair.sources.local_sources import CacheSource, Director
 from lodefs.chunkstore.repair.sources.proxy_source import ProxySource
 from lodefs.chunkstore.repair.sources.source import RepairSource, StoreSource, listed_packs
 from lodefs.chunkstore.repair.state_check import check_state
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.store import Store, open_store
-from lodefs.chunkstore.repo.verify import verify
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.service.store_node import NodeSettings, StoreNode
 from tests.support.chunkstore.memory_objects import MemoryObjects

@@ -22,7 +22,7 @@ from loadtests.clouds.conditions import CONDITIONS, tried
 from loadtests.clouds.servers import SERVERS
 from loadtests.clouds.sources import SOURCES, read
 from loadtests.clouds.speed import compared
-from lodefs.chunkstore.repo.place_check import REQUIREMENTS
+from lodefs.chunkstore.repo.checks.place_check import REQUIREMENTS
 
 CLOUDS = ("fake-gcs-server", "azurite")
 COMMAND_TIMEOUT_S = 300.0

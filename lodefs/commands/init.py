@@ -29,7 +29,7 @@ def init(
     from lodefs.chunkstore.format import keys
     from lodefs.chunkstore.objects.interface import exists
     from lodefs.chunkstore.objects.open_url import check_empty
-    from lodefs.chunkstore.repo.place_check import require_place
+    from lodefs.chunkstore.repo.checks.place_check import require_place
     from lodefs.chunkstore.repo.store import create_store
 
     url = absolute(store)
@@ -51,7 +51,7 @@ def init(
 def _show_place(session: Session, url: str, *, as_json: bool) -> None:
     """Writes one line for each requirement; the exit code is 1 if one does not hold. Raises:
     InvalidInput."""
-    from lodefs.chunkstore.repo.place_check import check_place
+    from lodefs.chunkstore.repo.checks.place_check import check_place
 
     if not scheme_of(url):
         raise InvalidInput(f"--dry-run tries servers, and {url} is a directory: leave it out")

@@ -27,7 +27,7 @@ from lodefs.settings.session import Session
 if TYPE_CHECKING:
     from lodefs.chunkstore.nodecache.verify import CacheCheck, Damage
     from lodefs.chunkstore.repair.scrub import ScrubResult
-    from lodefs.chunkstore.repo.verify import VerifyResult
+    from lodefs.chunkstore.repo.checks.verify import VerifyResult
 
 _SHARE_DEFAULT = "1/30"
 _PART = cli.option("Part K of N, one for each machine.", type=TASK_SHARE, metavar="K/N")
@@ -100,7 +100,7 @@ def _verified(
 ) -> VerifyResult:
     from lodefs.api.parts.store_tasks import check_data_with
     from lodefs.chunkstore.repair.state_check import check_state
-    from lodefs.chunkstore.repo.verify import verify as check
+    from lodefs.chunkstore.repo.checks.verify import verify as check
 
     with ExitStack() as stack:
         progress = stack.enter_context(show_progress())

@@ -12,9 +12,9 @@ import pytest
 
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import Store
-from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.system.progress import Progress
 from tests.adversary.hostile_repo import Claims, FileClaim, TreeClaim, lying_commit
 from tests.support.chunkstore.directories import in_commit, in_directory, write_files

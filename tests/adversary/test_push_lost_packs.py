@@ -15,8 +15,8 @@ from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.push import pack_check
 from lodefs.chunkstore.push.pack_check import PacksLost
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
-from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.system.progress import Progress
 from tests.adversary.hostile_repo import phantom_shard
 from tests.support.chunkstore.directories import in_commit, in_directory, random_files, write_files

@@ -14,8 +14,8 @@ from lodefs.chunkstore.repair.repair import RepairOptions, RepairResult, repair
 from lodefs.chunkstore.repair.shards import repair_index
 from lodefs.chunkstore.repair.sources.source import StoreSource
 from lodefs.chunkstore.repair.state_check import check_state
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.store import create_store, open_store
-from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.transfer.copy import CopyOptions, copy
 from tests.fuzz import commands as say

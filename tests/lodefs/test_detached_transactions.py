@@ -18,8 +18,8 @@ from lodefs.chunkstore.errors import Conflict, InvalidInput, NoSpace, NotFound
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.objects.directory import DirectoryObjects
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.store import Store, create_store
-from lodefs.chunkstore.repo.verify import verify
 from tests.support.chunkstore.directories import in_commit
 
 HOUR_S = 3600

@@ -1,5 +1,6 @@
-"""Where a machine reads the source of a plan: whoever can write to the store can write the plan, so
-a machine may insist on a source, and what stays in place is read by its own settings."""
+"""The source of a plan, as one machine reads it. Plans lie in the store, and a user who may write
+to it may write any plan. So a machine may insist on a source, and reads what stays in place by its
+own settings."""
 
 from __future__ import annotations
 

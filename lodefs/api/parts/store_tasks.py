@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from lodefs.chunkstore.maintenance.tree_groups import GroupNames, ReadGroups
     from lodefs.chunkstore.repair.packs import PackDamage
     from lodefs.chunkstore.repair.scrub import ExaminePacks, SizedPack
-    from lodefs.chunkstore.repo.data_check import CheckData, Checked, DataJob
+    from lodefs.chunkstore.repo.checks.data_check import CheckData, Checked, DataJob
     from lodefs.chunkstore.transfer.pack_copy import CopiedPack, SendPacks
 
 TASK_BYTES = 256 << 20  # as much as a task reads: seconds of work
@@ -76,7 +76,7 @@ class DataTask:
     workers: int
 
     def __call__(self, jobs: Sequence[DataJob]) -> list[Checked]:
-        from lodefs.chunkstore.repo.data_check import check_group
+        from lodefs.chunkstore.repo.checks.data_check import check_group
 
         with opened(None, store=self.store_url) as settings:
             return check_group(settings.store.packs, jobs, self.workers)

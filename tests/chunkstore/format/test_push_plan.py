@@ -42,7 +42,7 @@ def test_impossible_values_are_refused() -> None:
 @pytest.mark.parametrize("path", [b"..", b"a/../b", b"/etc", b"a//b", b"."])
 @pytest.mark.parametrize("name", [b"..", b".", b"", b"a/b", b"a\0", b"n" * 256])
 def test_no_path_of_a_part_leads_out_of_the_source(path: bytes, name: bytes) -> None:
-    """Whoever can write the store can write such a part."""
+    """A user who may write to the store may write such a part."""
     for one in (
         push_plan.PlannedDirectory(path, [b"x"], b"\0", [1], [1], [1]),
         push_plan.PlannedDirectory(b"a", [name], b"\0", [1], [1], [1]),

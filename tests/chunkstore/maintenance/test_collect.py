@@ -14,7 +14,7 @@ from lodefs.chunkstore.format.tree import TreeEntry
 from lodefs.chunkstore.journal.named_packs import add_named
 from lodefs.chunkstore.maintenance import mark
 from lodefs.chunkstore.maintenance.collect import Amount
-from lodefs.chunkstore.repo.verify import verify
+from lodefs.chunkstore.repo.checks.verify import verify
 from tests.support.chunkstore.directories import in_commit, in_directory
 from tests.support.chunkstore.faulty_store import fail
 from tests.support.maintenance.schedules import one_at_a_time

@@ -39,9 +39,9 @@ from lodefs.chunkstore.objects.pack_locations import (
 )
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
 from lodefs.chunkstore.repair.sources.source import StoreSource
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.chunkstore.repo.store import Store
-from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.system.rate import Rate
 from tests.support.chunkstore.faulty_store import FaultyObjects
 from tests.support.chunkstore.memory_objects import MemoryObjects

@@ -29,8 +29,8 @@ from lodefs.chunkstore.objects.pack_locations import (
 )
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
 from lodefs.chunkstore.repair.sources.source import StoreSource
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.store import open_store
-from lodefs.chunkstore.repo.verify import verify
 from tests.support.chunkstore.faulty_store import FaultyObjects, fail
 from tests.support.maintenance.composite_world import (
     BELOW,

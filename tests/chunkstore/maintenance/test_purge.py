@@ -20,7 +20,7 @@ from lodefs.chunkstore.maintenance.purge import (
     plan_path,
     purge,
 )
-from lodefs.chunkstore.repo.verify import verify
+from lodefs.chunkstore.repo.checks.verify import verify
 from tests.support.maintenance.schedules import one_at_a_time
 from tests.support.maintenance.world import REPO, World, finish, go_on_to
 

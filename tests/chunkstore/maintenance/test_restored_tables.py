@@ -17,8 +17,8 @@ from lodefs.chunkstore.format.names import ChunkId, PackId, digest_of
 from lodefs.chunkstore.maintenance.purge import plan_chunk, plan_path, purge
 from lodefs.chunkstore.objects.pack_locations import locations_of
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.pack_reader import read_index
-from lodefs.chunkstore.repo.verify import verify
 from tests.support.maintenance.composite_world import (
     FILES,
     composites,

@@ -17,9 +17,9 @@ from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.push.changes.change import Put
 from lodefs.chunkstore.push.changes.merge_branch import merge_branch
 from lodefs.chunkstore.push.push import PushOptions
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.history import blame, log
 from lodefs.chunkstore.repo.store import open_store
-from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.transfer.copy import CopyOptions, copy
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.maintenance.schedules import one_at_a_time

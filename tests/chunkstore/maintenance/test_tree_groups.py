@@ -15,8 +15,8 @@ from lodefs.chunkstore.format.tree import TreeEntry
 from lodefs.chunkstore.maintenance import tree_groups
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.maintenance.tree_groups import GroupNames, ReadGroups, read_group
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.store import Store
-from lodefs.chunkstore.repo.verify import verify
 from tests.support.chunkstore.directories import write_files
 from tests.support.maintenance.schedules import one_at_a_time
 from tests.support.maintenance.world import REPO, World

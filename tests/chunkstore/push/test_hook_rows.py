@@ -23,7 +23,7 @@ from lodefs.chunkstore.format.names import ID_BYTES
 from lodefs.chunkstore.push.index import push_index
 from lodefs.chunkstore.push.index.push_index import PushIndex, split
 from lodefs.chunkstore.push.index.stat_cache import forget_chunks
-from lodefs.chunkstore.repo.verify import verify
+from lodefs.chunkstore.repo.checks.verify import verify
 from tests.support.chunkstore.directories import in_commit, in_directory, write_files
 from tests.support.chunkstore.faulty_store import FaultyObjects, fail
 from tests.support.chunkstore.memory_objects import MemoryObjects

@@ -18,9 +18,9 @@ from lodefs.chunkstore.pull.target import STATE_DIR, open_target
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
 from lodefs.chunkstore.push.scanner import Scan
 from lodefs.chunkstore.push.trees import directories
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.store import Store, create_store
-from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.system.progress import Progress
 from tests.support.chunkstore.directories import (
     as_nobody,

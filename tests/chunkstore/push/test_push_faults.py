@@ -24,8 +24,8 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.push.index import push_index
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.store import Store, create_store
-from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.system.progress import Progress
 from tests.support.chunkstore.directories import in_commit, in_directory, random_files, write_files
 from tests.support.chunkstore.faulty_store import FaultyObjects, fail, fail_after

@@ -11,8 +11,8 @@ import pytest
 
 from lodefs.chunkstore.errors import NotFound
 from lodefs.chunkstore.objects.directory import DirectoryObjects
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
-from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.system.progress import Progress
 from tests.support.chunkstore.child_process import Child
 from tests.support.chunkstore.directories import in_commit, in_directory, random_files, write_files

@@ -15,8 +15,8 @@ from lodefs.chunkstore.format.chunking import ChunkingParams
 from lodefs.chunkstore.push import source_directory
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
 from lodefs.chunkstore.push.trees import tree_writer
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.store import Store, create_store
-from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.system.progress import Progress
 from tests.support.chunkstore.directories import in_commit, in_directory, remove, write_files
 from tests.support.chunkstore.faulty_store import FaultyObjects

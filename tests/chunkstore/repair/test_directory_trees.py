@@ -12,7 +12,7 @@ from lodefs.chunkstore.journal.named_packs import named_packs
 from lodefs.chunkstore.repair.repair import RepairOptions, RepairResult, repair
 from lodefs.chunkstore.repair.sources.local_sources import DirectorySource
 from lodefs.chunkstore.repair.sources.source import listed_packs
-from lodefs.chunkstore.repo.verify import verify
+from lodefs.chunkstore.repo.checks.verify import verify
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.maintenance.world import REPO, World
 

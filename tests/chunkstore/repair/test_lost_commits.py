@@ -14,8 +14,8 @@ from lodefs.chunkstore.format.repo_settings import Retention
 from lodefs.chunkstore.objects.pack_locations import locations_of
 from lodefs.chunkstore.repair.repair import Finding, RepairOptions, repair
 from lodefs.chunkstore.repair.sources.source import StoreSource
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.history import log
-from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.transfer.copy import CopyOptions, copy
 from tests.support.maintenance.schedules import one_at_a_time
 from tests.support.maintenance.world import REPO, World

@@ -16,9 +16,9 @@ from lodefs.chunkstore.repair.pack_repair import repair_packs
 from lodefs.chunkstore.repair.packs import examine
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
 from lodefs.chunkstore.repair.sources.source import Search, StoreSource
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.pack_reader import PackReader, read_index
 from lodefs.chunkstore.repo.store import Store
-from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.transfer.pack_copy import fetch_pack
 from lodefs.chunkstore.types import Buffer
 from tests.support.chunkstore.handmade import Handmade, memory_store

@@ -19,10 +19,10 @@ from lodefs.chunkstore.objects.pack_locations import locations_of
 from lodefs.chunkstore.repair.repair import RepairOptions, RepairResult, repair
 from lodefs.chunkstore.repair.sources.source import StoreSource
 from lodefs.chunkstore.repair.state_check import check_state
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.pack_reader import read_pack
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.shard_reader import read_shard
-from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.transfer.bundle import create_bundle
 from lodefs.chunkstore.transfer.copy import CopyOptions, copy
 from lodefs.chunkstore.transfer.pack_copy import put_pack

@@ -15,7 +15,7 @@ from lodefs.chunkstore.objects.pack_locations import locations_of
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
 from lodefs.chunkstore.repair.shards import repair_index
 from lodefs.chunkstore.repair.state_check import check_state
-from lodefs.chunkstore.repo.verify import verify
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.system.progress import Progress
 from tests.support.maintenance.schedules import one_at_a_time
 from tests.support.maintenance.world import World

@@ -20,9 +20,9 @@ from lodefs.chunkstore.repair.repair import RepairOptions, RepairResult, repair
 from lodefs.chunkstore.repair.sources.local_sources import CacheSource, DirectorySource
 from lodefs.chunkstore.repair.sources.proxy_source import ProxySource
 from lodefs.chunkstore.repair.sources.source import RepairSource, StoreSource, listed_packs
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import create_store, open_store
-from lodefs.chunkstore.repo.verify import verify
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.service.store_node import NodeSettings, StoreNode
 from tests.support.chunkstore.handmade import Handmade

@@ -14,7 +14,7 @@ from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.repair.repair import RepairOptions, repair
 from lodefs.chunkstore.repair.sources.proxy_source import ProxySource
 from lodefs.chunkstore.repair.sources.source import NoStore, RepairSource, Search, StoreSource
-from lodefs.chunkstore.repo.verify import verify
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.types import Buffer
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.maintenance.schedules import one_at_a_time

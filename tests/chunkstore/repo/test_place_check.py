@@ -10,7 +10,7 @@ import pytest
 from lodefs.chunkstore.errors import Denied, Unsupported
 from lodefs.chunkstore.objects.delegating import DelegatingStore
 from lodefs.chunkstore.objects.interface import ObjectInfo, Part
-from lodefs.chunkstore.repo.place_check import REQUIREMENTS, check_place, require_place
+from lodefs.chunkstore.repo.checks.place_check import REQUIREMENTS, check_place, require_place
 from lodefs.chunkstore.types import Buffer
 from tests.support.chunkstore.memory_objects import MemoryObjects
 

@@ -11,8 +11,8 @@ from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.maintenance.adopt import adopt
 from lodefs.chunkstore.objects.in_place.virtual_packs import VirtualPacks
 from lodefs.chunkstore.push.remote import remote_files
+from lodefs.chunkstore.repo.checks.verify import VerifyResult, verify
 from lodefs.chunkstore.repo.store import open_store
-from lodefs.chunkstore.repo.verify import VerifyResult, verify
 from tests.support.chunkstore.in_place_world import InPlaceWorld
 from tests.support.chunkstore.memory_source import sources_of
 

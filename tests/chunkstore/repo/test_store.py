@@ -30,9 +30,9 @@ from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.objects.interface import ObjectInfo
 from lodefs.chunkstore.objects.open_url import open_objects
 from lodefs.chunkstore.repair.state_check import check_state
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.store import Store, create_store, open_store, probe
-from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.types import Buffer
 from tests.support.chunkstore import golden
 from tests.support.chunkstore.handmade import Handmade

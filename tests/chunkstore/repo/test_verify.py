@@ -17,11 +17,11 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.format.tree import TreeEntry
 from lodefs.chunkstore.objects.interface import Part
-from lodefs.chunkstore.repo.data_check import Checked, DataJob, check_group
+from lodefs.chunkstore.repo.checks.data_check import Checked, DataJob, check_group
+from lodefs.chunkstore.repo.checks.verify import VerifyResult, _Verify, verify
 from lodefs.chunkstore.repo.entry_set import EntrySet
 from lodefs.chunkstore.repo.history import find
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
-from lodefs.chunkstore.repo.verify import VerifyResult, _Verify, verify
 from lodefs.chunkstore.system.parallel_map import grouped
 from lodefs.chunkstore.system.progress import Progress
 from lodefs.chunkstore.system.task_share import TaskShare
@@ -242,7 +242,7 @@ def test_an_executor_gives_the_same_report(
     damaged: Damaged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also with files in several batches: results of jobs come late, and travel by pickle."""
-    monkeypatch.setattr("lodefs.chunkstore.repo.verify.FILES_TOGETHER_MAX", 2)
+    monkeypatch.setattr("lodefs.chunkstore.repo.checks.verify.FILES_TOGETHER_MAX", 2)
     _spoil(damaged)
 
     def late(jobs: Iterable[DataJob]) -> Iterator[Checked]:

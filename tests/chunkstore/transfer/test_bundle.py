@@ -27,9 +27,9 @@ from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.journal.journal import StoreJournal
 from lodefs.chunkstore.journal.ref_write import Collected
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.store import Store
-from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.transfer.bundle import Unpacked, create_bundle, standing, unpack_bundle
 from lodefs.chunkstore.transfer.bundle_file import BundleReader, BundleWriter, check_bundle
 from lodefs.chunkstore.transfer.import_session import ImportSession

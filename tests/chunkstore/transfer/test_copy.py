@@ -25,12 +25,12 @@ from lodefs.chunkstore.format.tree import encode_tree
 from lodefs.chunkstore.journal.deletion import delete_repo
 from lodefs.chunkstore.journal.ref_write import Collected
 from lodefs.chunkstore.maintenance.purge import plan_path, purge
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.history import log
 from lodefs.chunkstore.repo.pack_reader import read_pack
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.shard_reader import read_shard
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
-from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.system.parallel_map import grouped
 from lodefs.chunkstore.transfer.bundle import create_bundle, standing, unpack_bundle
 from lodefs.chunkstore.transfer.bundle_file import BundleReader

@@ -14,9 +14,9 @@ from lodefs.chunkstore.format.repo_settings import Retention
 from lodefs.chunkstore.journal.deletion import delete_repo
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.push.limits import OverQuota
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.history import log
 from lodefs.chunkstore.repo.store import Store
-from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.transfer.fork import fork
 from lodefs.chunkstore.types import Buffer
 from tests.support.chunkstore.handmade import Handmade, memory_store

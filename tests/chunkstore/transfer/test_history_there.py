@@ -14,10 +14,10 @@ from lodefs.chunkstore.format.repo_settings import Retention
 from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.journal.ref_write import Collected
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.history import log
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
-from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.transfer.copy import CopyOptions, CopyResult, copy
 from tests.support.chunkstore.handmade import Handmade
 from tests.support.chunkstore.memory_objects import MemoryObjects

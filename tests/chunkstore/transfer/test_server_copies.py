@@ -12,9 +12,9 @@ from lodefs.chunkstore.format.composite import CompositeName, CompositePlace
 from lodefs.chunkstore.format.names import ChunkId
 from lodefs.chunkstore.format.pack import DROPPED
 from lodefs.chunkstore.objects.pack_locations import join_etag
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, read_index
 from lodefs.chunkstore.repo.store import create_store, open_store
-from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.transfer.copy import CopyOptions, CopyResult, copy
 from lodefs.chunkstore.transfer.server_copies import can_be_copied
 from tests.support.chunkstore import memory_objects

@@ -14,8 +14,8 @@ from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.repair.scrub import ScrubOptions, scrub
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.store import create_store, open_store
-from lodefs.chunkstore.repo.verify import verify
 from tests.support.chunkstore.handmade import Handmade
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.lodefs.command_line import Lodefs

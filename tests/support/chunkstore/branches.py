@@ -32,9 +32,9 @@ from lodefs.chunkstore.push.changes.staging import Staging
 from lodefs.chunkstore.push.committer import Committer, head_of
 from lodefs.chunkstore.push.push import PushOptions, push
 from lodefs.chunkstore.push.session import PushSession
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import create_store
-from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.system.progress import Progress
 from tests.support.chunkstore.directories import in_commit, write_files
 from tests.support.chunkstore.faulty_store import FaultyObjects

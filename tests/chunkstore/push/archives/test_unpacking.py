@@ -26,8 +26,8 @@ from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
 from lodefs.chunkstore.push.changes.change import PutArchive
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
 from lodefs.chunkstore.push.push import PushOptions, push
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.store import create_store
-from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.system.progress import Progress
 from tests.support.chunkstore.directories import in_commit
 from tests.support.chunkstore.memory_objects import MemoryObjects

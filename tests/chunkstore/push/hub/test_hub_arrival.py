@@ -21,8 +21,8 @@ from lodefs.chunkstore.push.hub.hub_arrival import Arrival, Earlier
 from lodefs.chunkstore.push.hub.hub_listing import HubCommit, HubFile, store_listing
 from lodefs.chunkstore.push.remote.remote_files import Piece
 from lodefs.chunkstore.push.session import PushOptions
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.store import create_store
-from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.system.progress import Progress
 from tests.support.chunkstore.directories import in_commit
 from tests.support.chunkstore.hub_server import etag_of

@@ -15,9 +15,9 @@ from lodefs.chunkstore.push.hub.hub_listing import HubCommit, parse_commit
 from lodefs.chunkstore.push.hub.hub_push import push_hub
 from lodefs.chunkstore.push.push import PushOptions, PushResult
 from lodefs.chunkstore.push.remote.remote_files import remembered_root
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.chunkstore.repo.store import create_store
-from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.system.progress import Progress
 from tests.support.chunkstore.directories import Seen, in_commit
 from tests.support.chunkstore.hub_server import HubServer, etag_of, serve_hub

@@ -16,7 +16,7 @@ from lodefs.chunkstore.push.parts.finish import finish_plan
 from lodefs.chunkstore.push.parts.part_row import Outcome, do_part, do_parts
 from lodefs.chunkstore.push.parts.plan import discard_plan, make_plan
 from lodefs.chunkstore.push.push import PushOptions
-from lodefs.chunkstore.repo.verify import verify
+from lodefs.chunkstore.repo.checks.verify import verify
 from tests.chunkstore.push.parts.test_parts import FEW, REPO, Site
 from tests.support.chunkstore.directories import in_commit, in_directory, write_files
 from tests.support.chunkstore.faulty_store import fail

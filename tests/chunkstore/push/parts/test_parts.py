@@ -41,8 +41,8 @@ from lodefs.chunkstore.push.parts.part_scan import PartLimits
 from lodefs.chunkstore.push.parts.plan import discard_plan, make_plan
 from lodefs.chunkstore.push.parts.plan_status import PlanStatus, read_status
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.store import create_store, open_store
-from lodefs.chunkstore.repo.verify import verify
 from tests.support.chunkstore.directories import awkward, in_commit, in_directory, write_files
 from tests.support.chunkstore.faulty_store import BLOCK_TIMEOUT_S, FaultyObjects, fail
 from tests.support.chunkstore.memory_objects import MemoryObjects

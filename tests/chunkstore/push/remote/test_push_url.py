@@ -19,8 +19,8 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
 from lodefs.chunkstore.push.remote import remote_files
 from lodefs.chunkstore.push.remote.remote_files import Listing, NoAccess
+from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.store import create_store
-from lodefs.chunkstore.repo.verify import verify
 from lodefs.chunkstore.system.progress import Progress
 from tests.support.chunkstore.directories import in_commit
 from tests.support.chunkstore.memory_objects import MemoryObjects

@@ -37,7 +37,7 @@ from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.format.tree import Kind, Segment, TreeEntry
 from lodefs.chunkstore.format.virtual_pack import SourceObject
 from lodefs.chunkstore.objects.interface import exists
-from lodefs.chunkstore.repo.data_check import (
+from lodefs.chunkstore.repo.checks.data_check import (
     PROBLEMS,
     CheckData,
     Checked,
@@ -45,12 +45,12 @@ from lodefs.chunkstore.repo.data_check import (
     DataJob,
     FoundFile,
 )
+from lodefs.chunkstore.repo.checks.sources_check import InPlace, add_objects, check_object
 from lodefs.chunkstore.repo.entry_set import EntrySet, Stored, stored
 from lodefs.chunkstore.repo.file_places import Places, find_places
 from lodefs.chunkstore.repo.range_planner import Wanted, units
 from lodefs.chunkstore.repo.refs import BRANCHES, TAGS
 from lodefs.chunkstore.repo.shard_reader import read_shard
-from lodefs.chunkstore.repo.sources_check import InPlace, add_objects, check_object
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.repo.tree_walk import Place, join, walk_trees
 from lodefs.chunkstore.system.parallel_map import map_ahead

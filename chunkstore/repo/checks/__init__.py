@@ -1,0 +1,1 @@
+"""Checks of what a store holds: that all can be reached, and that bytes are right."""
