@@ -32,6 +32,7 @@ from loadtests.bench import (
     lfs,
     merges,
     metriccosts,
+    missmodules,
     mixtures,
     mountcorpus,
     mountrates,
@@ -127,6 +128,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "warm": (warms.warm, "warm of a node's cache against pull; small files, S3 answering late"),
     "range-get": (proxies.range_get, "range GETs that hit, against nginx with one worker"),
     "metrics-cost": (metriccosts.costs, "what counting costs on the hot path, and a scrape"),
+    "miss-modules": (
+        missmodules.miss_modules,
+        "the modules that a GET and a READ of a mount go through if their bytes are not cached",
+    ),
     "s3-range-get": (s3ranges.s3_range_get, "signed range GETs over S3 against /files/"),
     "proxy-restart": (proxies.restart, "ready again with 1,000,000 chunks cached"),
     "proxy-memory": (proxies.memory, "memory under a cold full-speed read of 4 GiB"),
