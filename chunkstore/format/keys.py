@@ -140,21 +140,26 @@ def purge(number: int) -> str:
     return f"{PURGES}{number:010d}"
 
 
-def plan(name: str, what: str = "") -> str:
-    """Returns ``plans/<name>/<what>`` for a document of a planned push, or the prefix of all of
-    them."""
-    return f"{PLANS}{name}/{what}"
+def plan_name(name: str) -> str:
+    """Returns ``plans/<name>/first`` for the document that takes the name of a planned push."""
+    return f"{PLANS}{name}/first"
 
 
-def plan_part(name: str, what: str, number: int) -> str:
-    """Returns ``plans/<name>/<what>/<8 digits>`` for a part ("parts"), its result ("results") or
-    its failure ("failures")."""
-    return f"{plan(name, what)}/{number:08d}"
+def plan(name: str, first: int, what: str = "") -> str:
+    """Returns ``plans/<name>/<10 digits of its first writer>/<what>`` for a document of a planned
+    push, or the prefix of all of them."""
+    return f"{PLANS}{name}/{first:010d}/{what}"
 
 
-def plan_writer(name: str, number: int) -> str:
-    """Returns ``plans/<name>/writers/<10 digits, descending>``; numbers count from 0."""
-    return descending(plan(name, "writers/"), number)
+def plan_part(name: str, first: int, what: str, number: int) -> str:
+    """Returns ``<what>/<8 digits>`` of a plan for a part ("parts"), its result ("results") or its
+    failure ("failures")."""
+    return plan(name, first, f"{what}/{number:08d}")
+
+
+def plan_writer(name: str, first: int, number: int) -> str:
+    """Returns ``writers/<10 digits, descending>`` of a plan; numbers count from 1."""
+    return descending(plan(name, first, "writers/"), number)
 
 
 def plan_of(key: str) -> str:

@@ -9,7 +9,7 @@ one must be checked.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -30,30 +30,28 @@ from lodefs.chunkstore.types import Buffer
 T = TypeVar("T")
 
 _JOINS_MAX = 100  # each one fails since another task has begun a writer at the same time
-_WRITER_SIZE_BYTES_MAX = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class PlanWriter:
     """The newest writer of a plan: its number among them, its entry in the journal, and its end
-    (None: it goes on). ``first`` is the entry of the first one, which no other plan has, whatever
-    its name."""
+    (None: it goes on)."""
 
     number: int
     entry: int
-    first: int
     end: End | None
 
 
 class PushPlans:
-    """The documents of all plans. Methods raise what the store raises, and Corrupt, UnknownFormat
-    for documents. Many threads may use it at once."""
+    """All plans by their names. Methods raise what the store raises, and Corrupt, UnknownFormat for
+    documents. Many threads may use it at once."""
 
     def __init__(self, objects: ObjectStore) -> None:
         self._objects = objects
 
     def names(self) -> Iterator[str]:
-        """Yields the names of plans, also of incomplete ones. Reads one list entry for each."""
+        """Yields the names of plans, also of incomplete ones, and of those that were removed while
+        a task put a document. Reads one list entry for each."""
         after = ""
         while (
             found := next(iter(self._objects.list(keys.PLANS, after=after, limit=1)), None)
@@ -61,130 +59,171 @@ class PushPlans:
             yield name
             after = f"{keys.PLANS}{name}0"  # "0" follows "/"
 
-    def plan(self, name: str) -> PushPlan:
-        """Returns a plan. Raises: NotFound."""
-        key = keys.plan(documents.check_plan_name(name), "plan")
+    def begin(self, name: str, first: int) -> PlanDocuments:
+        """Takes a name for the plan whose first writer is that entry of the journal. Raises:
+        AlreadyExists."""
+        data = documents.encode_writer(0, first)
+        self._objects.put(keys.plan_name(name), [data], if_absent=True)
+        return PlanDocuments(self._objects, name, first)
+
+    def find(self, name: str) -> PlanDocuments:
+        """Returns the documents of the plan that has a name now. Raises: InvalidInput, NotFound."""
+        if (first := self._first(documents.check_plan_name(name))) is None:
+            raise _no_plan(self._objects, name)
+        return PlanDocuments(self._objects, name, first)
+
+    def remove(self, name: str, first: int | None) -> None:
+        """Deletes all documents of the plan with that first writer (None: of no plan), and what
+        tasks of earlier plans have left under its name; nothing of a plan that has it now."""
+        if first is not None:  # no task goes on with a part of the documents
+            self._objects.delete(keys.plan(name, first, "plan"))
+        found = [info.key for info in self._objects.list(f"{keys.PLANS}{name}/")]
+        now = self._first(name)  # its documents come after this one
+        kept = keys.plan(name, now) if now is not None and now != first else None
+        for key in found:
+            if key != keys.plan_name(name) and not (kept and key.startswith(kept)):
+                self._objects.delete(key)
+        if now is not None and now == first:
+            self._objects.delete(keys.plan_name(name))
+
+    def _first(self, name: str) -> int | None:
+        return _read(self._objects, keys.plan_name(name), 0, documents.decode_writer)
+
+
+class PlanDocuments:
+    """The documents of one plan. They are not those of an earlier or later plan with its name: what
+    a task puts late, when its plan is gone, nobody takes for that of another one. Raises and
+    threads: as PushPlans."""
+
+    def __init__(self, objects: ObjectStore, name: str, first: int) -> None:
+        """``first`` is the entry in the journal of the plan's first writer."""
+        self.name = name
+        self.first = first
+        self._objects = objects
+
+    def plan(self) -> PushPlan:
+        """Returns the plan. Raises: NotFound."""
+        key = keys.plan(self.name, self.first, "plan")
         try:
             data = read_whole(self._objects, key, documents.PLAN_SIZE_BYTES_MAX).data
         except NotFound as error:
-            raise self._no_plan(name) from error
-        return documents.decode_plan(data, name, key)
+            raise _no_plan(self._objects, self.name) from error
+        return documents.decode_plan(data, self.name, key)
 
     def put_plan(self, plan: PushPlan) -> None:
         """Puts a plan after all its parts: then it is complete."""
-        self._objects.put(keys.plan(plan.name, "plan"), [documents.encode_plan(plan)])
+        key = keys.plan(self.name, self.first, "plan")
+        self._objects.put(key, [documents.encode_plan(plan)])
 
-    def part(self, name: str, number: int) -> PlannedPart:
+    def part(self, number: int) -> PlannedPart:
         """Returns one part. Raises: NotFound."""
-        key = keys.plan_part(name, "parts", number)
+        key = self._key("parts", number)
         data = read_whole(self._objects, key, documents.PART_SIZE_BYTES_MAX).data
         return documents.decode_part(data, number, key)
 
-    def put_part(self, name: str, part: PlannedPart) -> None:
+    def put_part(self, part: PlannedPart) -> None:
         """Puts one part."""
-        data = documents.encode_part(part)
-        self._objects.put(keys.plan_part(name, "parts", part.number), [data])
+        self._objects.put(self._key("parts", part.number), [documents.encode_part(part)])
 
-    def result(self, name: str, number: int, first: int) -> PartResult | None:
-        """Returns what a part has stored; None if it is not done. ``first`` is the plan's first
-        writer: a result for an earlier one is of another plan, which had this name before."""
-        found = self._found(name, "results", number, documents.decode_result)
-        return None if found is None or found.writer < first else found
+    def result(self, number: int) -> PartResult | None:
+        """Returns what a part has stored; None if it is not done."""
+        key = self._key("results", number)
+        return _read(self._objects, key, number, documents.decode_result)
 
-    def put_result(self, name: str, result: PartResult) -> None:
+    def put_result(self, result: PartResult) -> None:
         """Puts what a part has stored. The last one counts; any of them is right."""
-        data = documents.encode_result(result)
-        self._objects.put(keys.plan_part(name, "results", result.number), [data])
+        self._objects.put(self._key("results", result.number), [documents.encode_result(result)])
 
-    def failure(self, name: str, number: int) -> PartFailure | None:
+    def failure(self, number: int) -> PartFailure | None:
         """Returns why a part failed last, if it did."""
-        return self._found(name, "failures", number, documents.decode_failure)
+        key = self._key("failures", number)
+        return _read(self._objects, key, number, documents.decode_failure)
 
-    def put_failure(self, name: str, failure: PartFailure) -> None:
+    def put_failure(self, failure: PartFailure) -> None:
         """Puts why a part failed."""
         data = documents.encode_failure(failure)
-        self._objects.put(keys.plan_part(name, "failures", failure.number), [data])
+        self._objects.put(self._key("failures", failure.number), [data])
 
-    def put_writer(self, name: str, number: int, writer: int) -> None:
-        """Puts the plan's writer of that number; the first one makes the plan. Raises:
-        AlreadyExists."""
-        data = documents.encode_writer(number, writer)
-        self._objects.put(keys.plan_writer(name, number), [data], if_absent=True)
+    def put_writer(self, number: int, writer: int) -> None:
+        """Puts the plan's writer of that number, from 1 on. Raises: AlreadyExists."""
+        key = keys.plan_writer(self.name, self.first, number)
+        self._objects.put(key, [documents.encode_writer(number, writer)], if_absent=True)
 
-    def writer(self, name: str) -> tuple[int, int, int]:
-        """Returns the number of the newest writer, its entry in the journal, and that of the first
-        one. Raises: NotFound."""
-        found: dict[int, int | None] = {}
+    def writer(self) -> tuple[int, int]:
+        """Returns the number of the newest writer, and its entry in the journal. Raises: NotFound
+        if the plan was removed."""
+        if PushPlans(self._objects).find(self.name).first != self.first:
+            raise NotFound(f"the plan {self.name} is gone, and another one has its name")
+        found: dict[int, int] = {0: self.first}
 
         def has(number: int) -> bool:
-            found[number] = self._writer(name, number)
-            return found[number] is not None
+            key = keys.plan_writer(self.name, self.first, number)
+            entry = _read(self._objects, key, number, documents.decode_writer)
+            if entry is not None:
+                found[number] = entry
+            return entry is not None
 
-        number = last_of_row(has, -1)
-        writer, first = found.get(number), found.get(0)
-        if writer is None or first is None:
-            raise self._no_plan(name)
-        return number, writer, first
+        number = last_of_row(has, 0)
+        return number, found[number]
 
-    def remove(self, name: str) -> None:
-        """Deletes all documents, the plan first, so that no task goes on with a part of them."""
-        self._objects.delete(keys.plan(name, "plan"))
-        for info in list(self._objects.list(keys.plan(name))):
-            self._objects.delete(info.key)
-
-    def _no_plan(self, name: str) -> NotFound:
-        return NotFound(
-            f"{self._objects.url} has no plan {name} (lodefs plan create makes one): perhaps it is "
-            "still being made, or a gc run has removed it after its commit or grace time"
-        )
-
-    def _writer(self, name: str, number: int) -> int | None:
-        key = keys.plan_writer(name, number)
-        try:
-            data = read_whole(self._objects, key, _WRITER_SIZE_BYTES_MAX).data
-        except NotFound:
-            return None
-        return documents.decode_writer(data, number, key)
-
-    def _found(
-        self, name: str, what: str, number: int, decode: Callable[[Buffer, int, str], T]
-    ) -> T | None:
-        key = keys.plan_part(name, what, number)
-        try:
-            data = read_whole(self._objects, key, documents.RESULT_SIZE_BYTES_MAX).data
-        except NotFound:
-            return None
-        return decode(data, number, key)
+    def _key(self, what: str, number: int) -> str:
+        return keys.plan_part(self.name, self.first, what, number)
 
 
-def begin_plan(store: Store, name: str, clock: Callable[[], float] = time.time) -> RefWrite:
-    """Takes the name of a new plan, and returns the write that its tasks share. Raises:
-    AlreadyExists."""
+def _read(
+    objects: ObjectStore, key: str, number: int, decode: Callable[[Buffer, int, str], T]
+) -> T | None:
+    try:
+        data = read_whole(objects, key, documents.RESULT_SIZE_BYTES_MAX).data
+    except NotFound:
+        return None
+    return decode(data, number, key)
+
+
+def _no_plan(objects: ObjectStore, name: str) -> NotFound:
+    return NotFound(
+        f"{objects.url} has no plan {name} (lodefs plan create makes one): perhaps it is still "
+        "being made, or a gc run has removed it after its commit or grace time"
+    )
+
+
+def begin_plan(
+    store: Store, name: str, clock: Callable[[], float] = time.time
+) -> tuple[PlanDocuments, RefWrite]:
+    """Takes the name of a new plan, and returns its documents and the write that its tasks share.
+    Raises: AlreadyExists."""
     journal = StoreJournal(store.objects, clock)
     entry = journal.append()
     try:
-        PushPlans(store.objects).put_writer(name, 0, entry.number)
+        begun = PushPlans(store.objects).begin(name, entry.number)
     except AlreadyExists as error:
         journal.put_end(End(entry.number, None))
         raise AlreadyExists(
             f"there is a plan {name} already (lodefs plan status {name} shows it): choose another "
             f"name, or remove it with lodefs plan discard {name}"
         ) from error
-    return RefWrite(store, clock, shared=entry)
+    return begun, RefWrite(store, clock, shared=entry)
 
 
-def writer_of(store: Store, name: str) -> PlanWriter:
+def end_plan(store: Store, plan: PlanDocuments) -> None:
+    """Ends the writer of a plan, and removes its documents. Raises: NotFound."""
+    _, writer = plan.writer()
+    StoreJournal(store.objects).put_end(End(writer, None))
+    PushPlans(store.objects).remove(plan.name, plan.first)
+
+
+def writer_of(store: Store, plan: PlanDocuments) -> PlanWriter:
     """Returns the newest writer of a plan. Raises: NotFound."""
-    number, entry, first = PushPlans(store.objects).writer(name)
-    return PlanWriter(number, entry, first, StoreJournal(store.objects).end(entry))
+    number, entry = plan.writer()
+    return PlanWriter(number, entry, StoreJournal(store.objects).end(entry))
 
 
 def join_plan(
-    store: Store, name: str, writer: PlanWriter, clock: Callable[[], float] = time.time
+    store: Store, plan: PlanDocuments, writer: PlanWriter, clock: Callable[[], float] = time.time
 ) -> RefWrite:
     """Returns the write that all tasks of a plan share, after a heartbeat; another one if
     ``writer``, its newest one, has ended. Raises: NotFound."""
-    plans, journal = PushPlans(store.objects), StoreJournal(store.objects, clock)
+    journal = StoreJournal(store.objects, clock)
     for _ in range(_JOINS_MAX):
         if writer.end is None:
             write = RefWrite(store, clock, shared=journal.entry(writer.entry))
@@ -192,13 +231,13 @@ def join_plan(
             return write
         entry = journal.append()
         try:
-            plans.put_writer(name, writer.number + 1, entry.number)
+            plan.put_writer(writer.number + 1, entry.number)
         except AlreadyExists:
             journal.put_end(End(entry.number, None))
-            writer = writer_of(store, name)
+            writer = writer_of(store, plan)
             continue
         return RefWrite(store, clock, shared=entry)
-    raise Unavailable(f"the writers of the plan {name} end at once, again and again: try later")
+    raise Unavailable(f"the writers of plan {plan.name} end at once, again and again: try later")
 
 
 def commit_of(store: Store, writer: PlanWriter) -> CommitId | None:
@@ -214,15 +253,18 @@ def commit_of(store: Store, writer: PlanWriter) -> CommitId | None:
     return commit if is_ours else None
 
 
-def abandoned(store: Store, journal: StoreJournal, dead: Collection[int]) -> Iterable[str]:
-    """Yields the plans whose writer has ended (finished, discarded, or given up by a gc run), or is
-    among the ``dead``."""
+def abandoned(
+    store: Store, journal: StoreJournal, dead: Collection[int]
+) -> Iterator[tuple[str, int | None]]:
+    """Yields the names and first writers of plans whose writer has ended (finished, discarded, or
+    given up by a gc run), or is among the ``dead``; None for what is left of a removed plan."""
     plans = PushPlans(store.objects)
     for name in plans.names():
         try:
-            _, writer, _ = plans.writer(name)
-        except NotFound:  # what is left of a plan that was removed
-            yield name
+            plan = plans.find(name)
+            _, writer = plan.writer()
+        except NotFound:
+            yield name, None
             continue
         if writer in dead or journal.end(writer) is not None:
-            yield name
+            yield name, plan.first

@@ -383,10 +383,10 @@ class _Collection:
         """Removes the documents of planned pushes that are finished or abandoned: also of writers
         that are ``dead``, which a dry run does not end."""
         self._progress.phase = "looking for planned pushes"
-        for name in abandoned(self._store, self._journal, dead):
+        for name, first in abandoned(self._store, self._journal, dead):
             self._result.plans += 1
             if not self._options.dry_run:
-                PushPlans(self._store.objects).remove(name)
+                PushPlans(self._store.objects).remove(name, first)
 
     def _tombstone(
         self,

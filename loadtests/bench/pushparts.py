@@ -18,7 +18,7 @@ from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import Digest, PackId
 from lodefs.chunkstore.format.push_plan import PartResult, PushPlan
 from lodefs.chunkstore.format.tree import Kind, Segment, TreeEntry
-from lodefs.chunkstore.journal.push_plans import PushPlans, begin_plan
+from lodefs.chunkstore.journal.push_plans import begin_plan
 from lodefs.chunkstore.journal.ref_write import RefWrite
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.push.changes.branch_commits import store_trees
@@ -93,12 +93,12 @@ def _finish(result: Result, scratch: Path) -> None:
     """The end of a plan whose results are made up: trees of files that nobody has stored."""
     lodefs = new_store(scratch)
     store = open_store(DirectoryObjects(str(scratch / "store")))
-    write = begin_plan(store, "p")
+    documents, write = begin_plan(store, "p")
     files = PARTS * DIRECTORIES * FILES + 2 * PARTS * FILES
     for number in range(PARTS):
         root = _stored(store, write, number, scratch / "index")
-        PushPlans(store.objects).put_result("p", _result(number, write, root, files // PARTS))
-    PushPlans(store.objects).put_plan(
+        documents.put_result(_result(number, write, root, files // PARTS))
+    documents.put_plan(
         PushPlan(
             "p", own_version(), b"/nowhere", "bench", "main", None, "", "", (), PARTS, files,
             1 + PARTS * (1 + DIRECTORIES), files * SIZE_BYTES,

@@ -343,7 +343,7 @@ def _in_parts(
             source = world.material.root / f"source{number}"
             return make_plan(store, name, source, repo, branch, options, limits=PARTS)
         case say.PlanPart(pick=pick):
-            parts = open_plan(store, name).parts
+            parts = open_plan(store, name).plan.parts
             numbers = range(parts) if pick is None else [int(pick * parts)]
             found: list[PartOutcome] = []
             do_parts(store, name, numbers, options, lambda _, outcome: found.append(outcome))

@@ -31,7 +31,7 @@ from lodefs.chunkstore.push.changes.overlay import (
 from lodefs.chunkstore.push.committer import Committer, Head, head_of
 from lodefs.chunkstore.push.limits import Changes, check_changes
 from lodefs.chunkstore.push.parts.file_pieces import SplitFile, split_files
-from lodefs.chunkstore.push.parts.plan import open_plan, options_of
+from lodefs.chunkstore.push.parts.plan import OpenPlan, open_plan, options_of
 from lodefs.chunkstore.push.parts.plan_status import read_status
 from lodefs.chunkstore.push.push import PushResult
 from lodefs.chunkstore.push.scanner import Skipped
@@ -64,28 +64,29 @@ def finish_plan(
     since the plan was made; TooManyRemovals, OverQuota; what the store raises. After an error
     nothing is committed, and the plan stays.
     """
-    plan = open_plan(store, name)
-    options = options_of(plan, options)
+    opened = open_plan(store, name)
+    options = options_of(opened.plan, options)
     try:
-        return _finished(store, plan, options, progress, onto)
+        return _finished(store, opened, options, progress, onto)
     except Conflict:
-        if commit_of(store, writer_of(store, name)) is None:
+        if commit_of(store, writer_of(store, opened.documents)) is None:
             raise
-        return _finished(store, plan, options, progress, onto)  # others have done so meanwhile
+        return _finished(store, opened, options, progress, onto)  # others have done so meanwhile
 
 
 def _finished(
     store: Store,
-    plan: PushPlan,
+    opened: OpenPlan,
     options: PushOptions,
     progress: Progress | None,
     onto: CommitId | None,
 ) -> PushResult:
-    writer = writer_of(store, plan.name)
+    plan, documents = opened
+    writer = writer_of(store, documents)
     if commit_of(store, writer) is None:
-        write = join_plan(store, plan.name, writer, options.clock)
+        write = join_plan(store, documents, writer, options.clock)
         writer = replace(writer, entry=write.begin().number, end=None)
-    status = read_status(store, plan, writer)
+    status = read_status(store, opened, writer)
     if status.commit is not None:
         return _repeated(store, plan, [*status.done.values()], status.commit)
     status.require_done()

@@ -18,13 +18,12 @@ from lodefs.chunkstore.format.push_plan import (
     PartFailure,
     PartResult,
     PushPlan,
-    check_plan_name,
 )
 from lodefs.chunkstore.journal.named_packs import named_packs
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.journal.push_plans import (
+    PlanDocuments,
     PlanWriter,
-    PushPlans,
     commit_of,
     join_plan,
     writer_of,
@@ -88,15 +87,15 @@ def do_parts(
     Raises: NotFound for a plan that is gone; InvalidInput for a number that it does not have;
     UnknownFormat for another version of lodefs; what ``source_of`` raises.
     """
-    _, _, first = PushPlans(store.objects).writer(check_plan_name(name))
-    plan, todo = open_plan(store, name), deque(numbers)
+    opened, todo = open_plan(store, name), deque(numbers)
+    plan = opened.plan
     for number in todo:
         if not 0 <= number < plan.parts:
             raise InvalidInput(
                 f"the plan {name} has no part {number}: it has {plan.parts}, from 0 on"
             )
     options, root = options_of(plan, options), source_of(plan)
-    row = _Row(store, plan, first, options, root, tell, progress or Progress(), todo)
+    row = _Row(store, *opened, options, root, tell, progress or Progress(), todo)
     while todo:
         row.run()
 
@@ -138,7 +137,7 @@ class _Row:
 
     store: Store
     plan: PushPlan
-    first: int  # its first writer, which another plan with this name has not
+    documents: PlanDocuments
     options: PushOptions
     root: bytes  # where the source is for this machine
     tell: Callable[[int, Outcome], None]
@@ -154,12 +153,10 @@ class _Row:
         again, since no thread is left."""
         self._at, self._sent_before_bytes = self.todo[0], self.progress.bytes_sent
         try:
-            writer = writer_of(self.store, self.plan.name)
-            if writer.first != self.first:
-                raise NotFound(f"the plan {self.plan.name} is gone, and another one has its name")
+            writer = writer_of(self.store, self.documents)
             if self._tell_finished(writer):
                 return
-            write = join_plan(self.store, self.plan.name, writer, self.options.clock)
+            write = join_plan(self.store, self.documents, writer, self.options.clock)
             while self.todo and (known := self._known(self.todo[0], write)):
                 self._told(known)
             if not self.todo:
@@ -199,7 +196,7 @@ class _Row:
             return True
         session.progress.phase = "reading files"
         try:
-            part = PushPlans(self.store.objects).part(self.plan.name, number)
+            part = self.documents.part(number)
             result = read_part(session, packs, self.root, part)
         except (PacksLost, IndexBroken):
             raise
@@ -220,7 +217,7 @@ class _Row:
         session.index.forget_reused()
         sent = self.progress.bytes_sent
         result = replace(result, stored_bytes=sent - self._sent_before_bytes)
-        PushPlans(self.store.objects).put_result(self.plan.name, result)
+        self.documents.put_result(result)
         self._sent_before_bytes = sent
         self._waiting.popleft()
         self._told(result)
@@ -230,25 +227,23 @@ class _Row:
         has."""
         if commit_of(self.store, writer) is None:
             return False
-        plans, name = PushPlans(self.store.objects), self.plan.name
         for number in [*self.todo]:
-            if (result := plans.result(name, number, self.first)) is not None:
+            if (result := self.documents.result(number)) is not None:
                 self._told(result)
             else:  # a gc run removes the documents now
-                self._failed(number, NotFound(f"the plan {name} is finished, and gone"))
+                self._failed(number, NotFound(f"the plan {self.plan.name} is finished, and gone"))
         return True
 
     def _known(self, number: int, write: RefWrite) -> PartResult | None:
         """Returns the result of a part if it is done, and all that it stored is kept. ``write`` is
         that of the plan."""
-        plans, name = PushPlans(self.store.objects), self.plan.name
-        known = plans.result(name, number, self.first)
+        known = self.documents.result(number)
         relies = lost_in_place if self.options.in_place is not None else None
         if known is None or not is_kept(self.store, write, known, relies):
             return None
         result = replace(known, writer=write.begin().number)
         if result != known:
-            plans.put_result(name, result)
+            self.documents.put_result(result)
         return result
 
     def _told(self, result: PartResult) -> None:
@@ -258,6 +253,6 @@ class _Row:
     def _failed(self, number: int, error: LodefsError) -> None:
         failure = PartFailure(number, str(error), socket.gethostname())
         with contextlib.suppress(LodefsError):  # the first error is the one to report
-            PushPlans(self.store.objects).put_failure(self.plan.name, failure)
+            self.documents.put_failure(failure)
         self.todo.remove(number)
         self.tell(number, error)

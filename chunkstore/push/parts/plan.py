@@ -6,17 +6,16 @@ import contextlib
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, UnknownFormat
-from lodefs.chunkstore.format.journal import End, RefName
+from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import check_ref_name, check_repo
 from lodefs.chunkstore.format.push_plan import PlannedInPlace, PushPlan, check_plan_name
 from lodefs.chunkstore.installed_version import installed_version
 from lodefs.chunkstore.journal.heartbeat import Heartbeat
-from lodefs.chunkstore.journal.journal import StoreJournal
-from lodefs.chunkstore.journal.push_plans import PushPlans, begin_plan
+from lodefs.chunkstore.journal.push_plans import PlanDocuments, PushPlans, begin_plan, end_plan
 from lodefs.chunkstore.push.committer import head_of
 from lodefs.chunkstore.push.in_place import InPlace
 from lodefs.chunkstore.push.limits import Quota, check_names
@@ -44,6 +43,13 @@ class PlanResult:
     notes: SourceNotes = field(default_factory=SourceNotes)
 
 
+class OpenPlan(NamedTuple):
+    """A complete plan, and where its parts and results are."""
+
+    plan: PushPlan
+    documents: PlanDocuments
+
+
 def make_plan(
     store: Store,
     name: str,
@@ -66,17 +72,17 @@ def make_plan(
     root = source_root(source, options.places_apart(store))
     _check_unsigned(root)
     store.ensure_writable()
-    write = begin_plan(store, name, options.clock)
+    documents, write = begin_plan(store, name, options.clock)
     session = PushSession(
         store, RefName(repo, BRANCHES, branch), options, progress or Progress(), write
     )
     heartbeat = Heartbeat(write.beat)
     heartbeat.start()
     try:
-        return _planned(session, name, root, limits or PartLimits())
+        return _planned(session, documents, root, limits or PartLimits())
     except BaseException:
         with contextlib.suppress(LodefsError):  # the first error is the one to report
-            discard_plan(store, name)
+            end_plan(store, documents)
         raise
     finally:
         heartbeat.stop()
@@ -95,22 +101,20 @@ def _check_unsigned(root: bytes) -> None:
 def discard_plan(store: Store, name: str) -> None:
     """Removes a plan. What its parts have stored is garbage, unless a commit names it. Raises:
     NotFound."""
-    plans = PushPlans(store.objects)
-    _, writer, _ = plans.writer(check_plan_name(name))
-    StoreJournal(store.objects).put_end(End(writer, None))
-    plans.remove(name)
+    end_plan(store, PushPlans(store.objects).find(name))
 
 
-def open_plan(store: Store, name: str) -> PushPlan:
-    """Returns a plan that this version of lodefs may go on with. Raises: NotFound; UnknownFormat,
-    which names both versions, if another one has made it."""
-    plan = PushPlans(store.objects).plan(name)
+def open_plan(store: Store, name: str) -> OpenPlan:
+    """Returns a plan that this version of lodefs may go on with. Raises: InvalidInput, NotFound;
+    UnknownFormat, which names both versions, if another one has made it."""
+    documents = PushPlans(store.objects).find(name)
+    plan = documents.plan()
     if plan.lodefs != own_version():
         raise UnknownFormat(
             f"lodefs {plan.lodefs} has made the plan {name}, and this is lodefs {own_version()}: "
             "use the same version on all machines, or make another plan"
         )
-    return plan
+    return OpenPlan(plan, documents)
 
 
 def options_of(plan: PushPlan, options: PushOptions) -> PushOptions:
@@ -127,23 +131,23 @@ def own_version() -> str:
     return installed_version() or "unknown"
 
 
-def _planned(session: PushSession, name: str, root: bytes, limits: PartLimits) -> PlanResult:
+def _planned(
+    session: PushSession, documents: PlanDocuments, root: bytes, limits: PartLimits
+) -> PlanResult:
     store, options, progress = session.store, session.options, session.progress
     head = head_of(session)
     quota = Quota(store, session.branch.repo, head.size_bytes)
     totals = _Totals(quota, progress)
-    plans = PushPlans(store.objects)
     progress.phase = "planning"
     with opened_source(root, options, store) as source:
         with ThreadPoolExecutor(PUTS_MAX, "lodefs-plan") as executor:
             planned = parts_of(totals.counted(source.scan), limits)
-            put = partial(plans.put_part, name)
-            parts = sum(1 for _ in map_ahead(executor, put, planned, PUTS_MAX))
+            parts = sum(1 for _ in map_ahead(executor, documents.put_part, planned, PUTS_MAX))
         if head.commit is not None and head.id is not None:
             check_names(store.packs, session.target, head.id, head.commit, source.top_names())
     in_place = options.in_place
     plan = PushPlan(
-        name=name,
+        name=documents.name,
         lodefs=own_version(),
         source=source.root if in_place is None else source.root.partition(b"?")[0],
         repo=session.branch.repo,
@@ -158,7 +162,7 @@ def _planned(session: PushSession, name: str, root: bytes, limits: PartLimits) -
         size_bytes=totals.size_bytes,
         in_place=None if in_place is None else PlannedInPlace(**asdict(in_place)),
     )
-    plans.put_plan(plan)
+    documents.put_plan(plan)
     scan = source.scan
     return PlanResult(plan, scan.ignore.excluded, scan.skipped, scan.notes)
 

@@ -10,7 +10,8 @@ from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.format.names import CommitId
 from lodefs.chunkstore.format.push_plan import PartFailure, PartResult, PushPlan
 from lodefs.chunkstore.journal.purges import Purges
-from lodefs.chunkstore.journal.push_plans import PlanWriter, PushPlans, commit_of, writer_of
+from lodefs.chunkstore.journal.push_plans import PlanWriter, commit_of, writer_of
+from lodefs.chunkstore.push.parts.plan import OpenPlan
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.parallel_map import map_ahead
 
@@ -55,20 +56,21 @@ class PlanStatus:
 
 def read_status(
     store: Store,
-    plan: PushPlan,
+    opened: OpenPlan,
     writer: PlanWriter | None = None,
     numbers: Iterable[int] | None = None,
 ) -> PlanStatus:
     """Reads what the tasks of a plan have left in the store. ``writer`` is its newest one, if the
     caller knows it. ``numbers``: of these parts alone."""
+    plan, documents = opened
     wanted = [*(range(plan.parts) if numbers is None else numbers)]
-    plans, writer = PushPlans(store.objects), writer or writer_of(store, plan.name)
+    writer = writer or writer_of(store, documents)
     status = PlanStatus(plan, commit_of(store, writer))
     is_over = writer.end is not None and status.commit is None
     newest_purge = Purges(store.objects).newest(-1)
 
     def read(number: int) -> PartResult | PartFailure | None:
-        return plans.result(plan.name, number, writer.first) or plans.failure(plan.name, number)
+        return documents.result(number) or documents.failure(number)
 
     with ThreadPoolExecutor(REQUESTS_MAX, "lodefs-plan") as executor:
         for number, found in zip(wanted, map_ahead(executor, read, wanted), strict=True):

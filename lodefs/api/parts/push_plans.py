@@ -93,7 +93,7 @@ def do_parts(
     from lodefs.chunkstore.push.parts.plan import open_plan
 
     with opened_for(options) as settings:
-        parts = open_plan(settings.store, name).parts
+        parts = open_plan(settings.store, name).plan.parts
         return _done(settings, name, range(task - 1, parts, tasks), options, tell)
 
 
@@ -135,7 +135,7 @@ def branch_of(name: str, *, session: Session) -> Spec:
     """The branch that a plan is for."""
     from lodefs.chunkstore.push.parts.plan import open_plan
 
-    plan = open_plan(session.store, name)
+    plan = open_plan(session.store, name).plan
     return Spec(plan.repo, plan.branch)
 
 
@@ -165,7 +165,7 @@ def finish_plan(
         core = push_options(settings, {}, allow_removals=allow_removals)
         at: CommitId | None = None
         if onto is not None:
-            at = settings.store.resolve(open_plan(settings.store, name).repo, onto)
+            at = settings.store.resolve(open_plan(settings.store, name).plan.repo, onto)
         return finish(settings.store, name, core, progress, onto=at)
 
 

@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 
 from lodefs.chunkstore.errors import Denied, InvalidInput, LodefsError, NoSpace, NotFound
+from lodefs.chunkstore.format import keys
+from lodefs.chunkstore.format.journal import End
 from lodefs.chunkstore.format.push_plan import PushPlan
+from lodefs.chunkstore.journal.journal import StoreJournal
+from lodefs.chunkstore.maintenance.collect import CollectOptions, collect
 from lodefs.chunkstore.push.parts.finish import finish_plan
 from lodefs.chunkstore.push.parts.part_row import Outcome, do_part, do_parts
 from lodefs.chunkstore.push.parts.plan import discard_plan, make_plan
@@ -48,7 +52,7 @@ def _write(source: Path) -> None:
 @pytest.mark.parametrize(
     ("operation", "prefix"),
     [
-        ("get", "plans/p/results/"),
+        ("get", keys.plan("p", 0, "results/")),
         ("list", "repos/r/refs/branches/main/"),
         ("put", "repos/r/commits/"),
         ("put", "journal/ends/"),
@@ -151,7 +155,8 @@ def test_a_plan_that_goes_on_after_a_week(world: World) -> None:
     puts = [call.key for call in world.objects.calls if call.operation == "put"]
     packs = [key for key in puts if key.startswith("packs/")]
     assert len(packs) == len({*packs}) == 2 * (parts - half)  # of data and of trees
-    assert len([key for key in puts if key.startswith("plans/p/results/")]) == parts - half
+    results = keys.plan("p", 0, "results/")
+    assert len([key for key in puts if key.startswith(results)]) == parts - half
     result = finish_plan(world.store, "p", options)
     _assert_sound(world, result.commit)
     world.collect_all()
@@ -176,10 +181,51 @@ def test_a_result_that_comes_late_is_not_one_of_the_next_plan(site: Site) -> Non
         return perform()
 
     parts = site.plan().parts
-    site.objects.add(late, "put", "plans/p/results/", times=1)
+    site.objects.add(late, "put", keys.plan("p", 0, "results/"), times=1)
     site.do(0)
     assert site.status().missing == [*range(parts)]
     site.do(*range(parts), machine="two")
+    site.assert_pushed(site.finish())
+
+
+@pytest.mark.parametrize("moment", ["journal/entries/", "plans/p/0000000000/writers/"])
+def test_a_writer_that_comes_late_is_not_one_of_the_next_plan(site: Site, moment: str) -> None:
+    """A task begins another writer, since a gc run has given up the first one. Just then its plan
+    is discarded, and another one gets the name: that plan has none of its files, and ends."""
+
+    def late(perform: Callable[[], Any]) -> Any:
+        _planned_again(site)
+        return perform()
+
+    parts = site.plan().parts
+    StoreJournal(site.objects).put_end(End(0, None))
+    site.objects.add(late, "put", moment, times=1)
+    with suppress(NotFound):
+        site.do(0)
+    assert site.status().missing == [*range(parts)]
+    site.do(*range(parts), machine="two")
+    site.assert_pushed(site.finish())
+    assert collect(site.store, CollectOptions()).plans == 1
+    assert list(site.store.objects.list("plans/")) == []
+
+
+def test_what_a_task_puts_for_a_plan_that_is_gone_is_removed(site: Site) -> None:
+    """By the next gc run. A run that looks while another plan gets the name removes none of its
+    documents."""
+    site.plan()
+    kept = dict(site.memory.objects)
+    discard_plan(site.store, "p")
+    late = keys.plan_part("p", 0, "failures", 0)
+    site.memory.objects[late] = kept[keys.plan_part("p", 0, "parts", 0)]
+
+    def again(perform: Callable[[], Any]) -> Any:
+        site.plan()
+        return perform()
+
+    site.objects.add(again, "list", "plans/p/", times=1)
+    assert collect(site.store, CollectOptions()).plans == 1
+    assert late not in site.memory.objects
+    site.do(*range(len(site.status().missing)))
     site.assert_pushed(site.finish())
 
 

@@ -119,7 +119,7 @@ def test_a_kill_before_any_put_of_a_part_loses_nothing(world: PartsWorld) -> Non
         try:
             do_part(world.again(objects), "p", 0, world.options())
         except _Killed:
-            PushPlans(world.memory).remove("p")
+            PushPlans(world.memory).remove("p", PushPlans(world.memory).find("p").first)
             parts = world.plan(PartLimits(files=1)).parts
         else:
             break
@@ -136,7 +136,7 @@ def test_an_object_that_changes_after_the_plan_is_named(world: PartsWorld) -> No
     plan = world.plan(PartLimits(files=1))
     world.do(*range(plan.parts))
     world.source.put("d0/large0", world.random.randbytes(LARGE))
-    _, writer, _ = PushPlans(world.memory).writer("p")
+    _, writer = PushPlans(world.memory).find("p").writer()
     StoreJournal(world.memory).put_end(End(writer, None))
     with pytest.raises(SourceChanged, match="d0/large0 has changed since the plan was made"):
         world.do(*range(plan.parts))

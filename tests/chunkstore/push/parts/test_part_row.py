@@ -58,7 +58,7 @@ def test_the_next_part_is_read_while_a_pack_is_under_way(site: Site) -> None:
         assert goes_on.wait(TIMEOUT_S)
         return perform()
 
-    site.objects.add(tell, "get", "plans/p/parts/00000001")
+    site.objects.add(tell, "get", keys.plan_part("p", 0, "parts", 1))
     site.objects.add(wait, "put", "packs/", times=1)
     assert _failed(_row(site, plan.parts)) == []
     site.assert_pushed(site.finish())
@@ -87,7 +87,7 @@ def test_parts_of_one_process_ask_little_of_the_store(site: Site) -> None:
     _row(site, plan.parts)
     calls = len(site.objects.calls)
     assert calls <= 16 + 10 * plan.parts
-    assert site.objects.count("get", "plans/p/writers/") <= 8
+    assert site.objects.count("get", keys.plan("p", 0, "writers/")) <= 8
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -117,7 +117,8 @@ def test_a_part_that_fails_late_does_not_send_its_data_again(site: Site) -> None
 def test_an_end_that_fails_is_told_of_its_own_part(site: Site) -> None:
     """The part that was read meanwhile is read again, and done."""
     plan = site.plan()
-    site.objects.add(fail(Unavailable("no answer")), "put", "plans/p/results/00000001", times=1)
+    result = keys.plan_part("p", 0, "results", 1)
+    site.objects.add(fail(Unavailable("no answer")), "put", result, times=1)
     assert _failed(_row(site, plan.parts)) == [1]
     assert site.status().failed[1].message == "no answer"
     assert _failed(_row(site, plan.parts)) == []
@@ -136,7 +137,7 @@ def test_a_finished_plan_whose_results_go_is_told(site: Site) -> None:
     plan = site.plan()
     _row(site, plan.parts)
     site.finish()
-    site.objects.delete(keys.plan_part("p", "results", 2))
+    site.objects.delete(keys.plan_part("p", 0, "results", 2))
     found = _row(site, plan.parts)
     assert _failed(found) == [2] and "finished, and gone" in str(found[2])
 

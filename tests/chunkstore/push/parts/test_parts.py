@@ -38,7 +38,7 @@ from lodefs.chunkstore.push.parts import plan as plan_module
 from lodefs.chunkstore.push.parts.finish import TREES_AHEAD, finish_plan, joined
 from lodefs.chunkstore.push.parts.part_row import do_part
 from lodefs.chunkstore.push.parts.part_scan import PartLimits
-from lodefs.chunkstore.push.parts.plan import discard_plan, make_plan
+from lodefs.chunkstore.push.parts.plan import discard_plan, make_plan, open_plan
 from lodefs.chunkstore.push.parts.plan_status import PlanStatus, read_status
 from lodefs.chunkstore.push.push import PushOptions, PushResult, push
 from lodefs.chunkstore.repo.checks.verify import verify
@@ -57,7 +57,8 @@ class Site:
     """Machines that share a source and a store in memory."""
 
     def __init__(self, tmp_path: Path) -> None:
-        self.objects = FaultyObjects(MemoryObjects())
+        self.memory = MemoryObjects()
+        self.objects = FaultyObjects(self.memory)
         self.store = create_store(self.objects)
         self.source = tmp_path / "source"
         self.source.mkdir()
@@ -81,7 +82,7 @@ class Site:
         return finish_plan(self.store, "p", self.options(), **more)  # type: ignore[arg-type]
 
     def status(self) -> PlanStatus:
-        return read_status(self.store, PushPlans(self.store.objects).plan("p"))
+        return read_status(self.store, open_plan(self.store, "p"))
 
     def pushed(self, branch: str) -> Commit:
         """The commit of a plain push of the source by another machine."""
@@ -150,7 +151,7 @@ def test_a_part_that_is_done_reads_and_sends_nothing(site: Site) -> None:
     site.objects.forget()
     site.do(0, machine="two")
     assert site.objects.count("put", "packs/") == 0
-    assert site.objects.count("get", "plans/p/parts/") == 0
+    assert site.objects.count("get", keys.plan("p", 0, "parts/")) == 0
 
 
 def test_what_two_tasks_store_at_once_is_twice_in_the_store(site: Site) -> None:
@@ -192,8 +193,8 @@ def test_parts_of_a_plan_are_put_side_by_side(site: Site) -> None:
         return perform()
 
     _some_files(site.source)
-    site.objects.add(wait_for_next, "put", keys.plan_part("p", "parts", 0))
-    site.objects.add(tell, "put", keys.plan_part("p", "parts", 1))
+    site.objects.add(wait_for_next, "put", keys.plan_part("p", 0, "parts", 0))
+    site.objects.add(tell, "put", keys.plan_part("p", 0, "parts", 1))
     assert site.plan().parts > 5
     assert is_next_put.is_set()
 
@@ -253,22 +254,23 @@ def test_finish_names_the_parts_that_are_to_be_done(site: Site) -> None:
 def test_a_look_at_one_part_reads_one_result(site: Site) -> None:
     """An executor that was silent is asked for each part that it does, of perhaps 23,500."""
     _some_files(site.source)
-    plan = site.plan()
+    site.plan()
     site.do(2)
     site.objects.forget()
-    todo = [read_status(site.store, plan, numbers=[number]).todo for number in (2, 3)]
+    opened = open_plan(site.store, "p")
+    todo = [read_status(site.store, opened, numbers=[number]).todo for number in (2, 3)]
     assert todo == [[], [3]]
-    assert site.objects.count("get", "plans/p/results/") == 2
+    assert site.objects.count("get", keys.plan("p", 0, "results/")) == 2
 
 
 def test_the_writer_of_a_plan_is_asked_for_once(site: Site) -> None:
-    """By the status and by finish: the first one, two after it that are not there, its end."""
+    """By the status and by finish: one after the first that is not there, and the first's end."""
     _some_files(site.source)
     site.do(*range(site.plan().parts))
     for step in (site.status, site.finish):
         site.objects.forget()
         step()
-        assert site.objects.count("get", "plans/p/writers/") == 3
+        assert site.objects.count("get", keys.plan("p", 0, "writers/")) == 1
         assert site.objects.count("get", "journal/ends/") == 1
 
 
@@ -283,7 +285,7 @@ def _die(perform: Callable[[], Any]) -> Any:
 def _push_in_parts(site: Site) -> PushResult:
     """What people do: each step again until it is done, from another machine."""
     try:
-        plan = PushPlans(site.store.objects).plan("p")
+        plan = open_plan(site.store, "p").plan
     except NotFound:
         with suppress(NotFound):
             discard_plan(site.store, "p")
@@ -421,7 +423,8 @@ def test_a_signed_url_is_not_written_into_the_store(site: Site) -> None:
 def test_a_plan_that_fails_leaves_nothing(site: Site) -> None:
     """The name is free again, and so it is after discard."""
     _some_files(site.source)
-    site.objects.add(fail(Unavailable("no answer")), "put", "plans/p/parts/", first=2, times=1)
+    parts = keys.plan("p", 0, "parts/")
+    site.objects.add(fail(Unavailable("no answer")), "put", parts, first=2, times=1)
     with pytest.raises(Unavailable):
         site.plan()
     assert list(site.objects.list("plans/")) == []
@@ -477,7 +480,7 @@ def test_a_writer_that_was_given_up_costs_a_look_and_no_data(world: World) -> No
     options, plan = _plan_in(world)
     for number in range(plan.parts):
         do_part(world.store, "p", number, options)
-    _, writer, _ = PushPlans(world.store.objects).writer("p")
+    _, writer = PushPlans(world.store.objects).find("p").writer()
     StoreJournal(world.store.objects).put_end(End(writer, None))
     with pytest.raises(InvalidInput, match=f"{plan.parts} of the {plan.parts} parts"):
         finish_plan(world.store, "p", options)
@@ -495,7 +498,7 @@ def test_data_that_a_gc_run_has_deleted_is_stored_again(world: World) -> None:
     options, plan = _plan_in(world)
     for number in range(plan.parts):
         do_part(world.store, "p", number, options)
-    _, writer, _ = PushPlans(world.store.objects).writer("p")
+    _, writer = PushPlans(world.store.objects).find("p").writer()
     kept = dict(world.memory.objects)
     StoreJournal(world.store.objects).put_end(End(writer, None))
     world.collect_all()  # with the documents
