@@ -7,8 +7,9 @@ from typing import Any
 
 from lodefs.api.git_importing import import_git as import_commit
 from lodefs.chunkstore.format.names import Spec
+from lodefs.cli import commit_report
 from lodefs.cli import options as cli
-from lodefs.commands.push import Consent, report, with_consent
+from lodefs.cli.consent import Consent, with_consent
 from lodefs.settings.session import Session
 
 
@@ -46,4 +47,4 @@ def import_git(
     consent = Consent(branch, is_given=options["allow_removals"])
     options |= {"allow_removals": consent.allows, "session": session}
     result = with_consent(partial(import_commit, url, spec, **options), consent)
-    report(result, branch, dry_run=options["dry_run"], as_json=as_json)
+    commit_report.show(result, branch, dry_run=options["dry_run"], as_json=as_json)

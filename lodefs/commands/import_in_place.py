@@ -7,8 +7,9 @@ from typing import Any
 
 from lodefs.api.importing import import_in_place
 from lodefs.chunkstore.format.names import Spec
+from lodefs.cli import commit_report
 from lodefs.cli import options as cli
-from lodefs.commands.push import Consent, report, with_consent
+from lodefs.cli.consent import Consent, with_consent
 from lodefs.settings.session import Session
 
 
@@ -44,4 +45,4 @@ def import_(
     consent = Consent(branch, is_given=options["allow_removals"])
     options |= {"allow_removals": consent.allows, "session": session}
     result = with_consent(partial(import_in_place, url, spec, **options), consent)
-    report(result, branch, dry_run=options["dry_run"], as_json=as_json)
+    commit_report.show(result, branch, dry_run=options["dry_run"], as_json=as_json)

@@ -13,7 +13,7 @@ import msgspec
 
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.chunkstore.format.names import Spec
-from lodefs.cli import exit_codes, text
+from lodefs.cli import commit_report, exit_codes, text
 from lodefs.cli import options as cli
 from lodefs.cli.parsed_type import UntouchedPath
 from lodefs.mount.process.handover import State
@@ -90,13 +90,12 @@ def _unmount(session: Session, directory: str, *, keep: bool, discard: bool) -> 
 def _commit(session: Session, directory: str, message: str) -> Unmounted:
     from lodefs.api.writing.writable import place_of
     from lodefs.api.writing.writable_changes import commit_and_unmount
-    from lodefs.commands.push import report
     from lodefs.mount.writable.writable_mount import recorded
 
     record = recorded(place_of(session, directory))
     result, done = commit_and_unmount(directory, session=session, message=message)
     spec = Spec(record.repo, record.branch)
-    report(result, spec, dry_run=False, as_json=False, has_options=False)
+    commit_report.show(result, spec, dry_run=False, as_json=False, has_options=False)
     return _told(directory, done)
 
 

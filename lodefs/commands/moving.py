@@ -7,8 +7,8 @@ from typing import Any
 from lodefs.api.moving import cp as copy_path
 from lodefs.api.moving import mv as move_path
 from lodefs.chunkstore.format.names import Spec
+from lodefs.cli import commit_report
 from lodefs.cli import options as cli
-from lodefs.commands.push import json_of, report
 from lodefs.settings.session import Session
 
 
@@ -36,7 +36,7 @@ def cp(
     result = copy_path(spec, to, session=session, **options)
     target = cli.spec_from(to)
     branch = Spec(target.repo, target.rev)
-    report(result, branch, dry_run=options["dry_run"], as_json=as_json)
+    commit_report.show(result, branch, dry_run=options["dry_run"], as_json=as_json)
 
 
 @cli.command(
@@ -61,9 +61,10 @@ def mv(
     moved = move_path(spec, to, session=session, **options)
     target, dry_run = cli.spec_from(to), options["dry_run"]
     if as_json:
-        removed = None if moved.removed is None else json_of(moved.removed, dry_run=dry_run)
-        cli.write_json(json_of(moved.copied, dry_run=dry_run) | {"removal": removed})
+        copied = commit_report.json_of(moved.copied, dry_run=dry_run)
+        removed = moved.removed and commit_report.json_of(moved.removed, dry_run=dry_run)
+        cli.write_json(copied | {"removal": removed})
         return
-    report(moved.copied, Spec(target.repo, target.rev), dry_run=dry_run, as_json=False)
+    commit_report.show(moved.copied, Spec(target.repo, target.rev), dry_run=dry_run, as_json=False)
     if moved.removed is not None and moved.removed.commit and not dry_run:
         cli.write_line(f"removed from {spec.repo}@{spec.rev}: {moved.removed.commit}")

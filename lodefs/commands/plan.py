@@ -11,8 +11,8 @@ from lodefs.api.parts.executors import EXECUTORS
 from lodefs.api.parts.part_tasks import TaskResult
 from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.system.task_share import TaskShare
+from lodefs.cli import commit_report, text
 from lodefs.cli import options as cli
-from lodefs.cli import text
 from lodefs.cli.parsed_type import TASK_SHARE
 from lodefs.cli.progress_bars import show_progress
 from lodefs.settings.session import Session
@@ -183,14 +183,13 @@ def finish(
     since the plan was made, nothing is committed; --onto names the head to replace. A gc run
     removes the plan later.
     """
-    from lodefs.commands.push import json_of, report  # its options take as long as a small plan
-
     with show_progress() as progress:
         result = push_plans.finish_plan(name, session=session, progress=progress, **options)
     if as_json:
-        cli.write_json(json_of(result, dry_run=False))
+        cli.write_json(commit_report.json_of(result, dry_run=False))
     else:
-        report(result, push_plans.branch_of(name, session=session), dry_run=False, as_json=False)
+        branch = push_plans.branch_of(name, session=session)
+        commit_report.show(result, branch, dry_run=False, as_json=False)
 
 
 @cli.command("lodefs plan discard crawl-7", group=plan, store=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,35 +22,21 @@ from lodefs.api.push_places import (
 from lodefs.api.pushing import commit_changes, is_directory
 from lodefs.api.pushing import merge as merge_into
 from lodefs.api.pushing import push as push_directory
-from lodefs.chunkstore.errors import TooManyRemovals
-from lodefs.chunkstore.format.names import CommitId, Spec, is_commit_prefix
+from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.push.remote.remote_files import is_url
+from lodefs.cli import commit_report
 from lodefs.cli import options as cli
-from lodefs.cli import text
-from lodefs.cli.consent import has_terminal
+from lodefs.cli.consent import Consent, with_consent
 from lodefs.cli.parsed_type import DURATION, RATE, SIZE
-from lodefs.cli.progress_bars import show_progress
 from lodefs.commands import push_rounds
 from lodefs.settings.session import Session
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.push.changes.branch_commits import ChangesResult
-    from lodefs.chunkstore.push.limits import Removals
-    from lodefs.chunkstore.push.scanner import SourceNotes
     from lodefs.chunkstore.push.session import CommitResult
 
 _NOT_IN_ROUNDS = ("check", "dry_run", "allow_removals", "executor")
 _FOR_BRANCHES = frozenset(("check", "executor"))
-_BRANCH_NOT_COMMIT = (
-    "{0} is the name of a new branch, though it looks like a commit; to remove it: "
-    "lodefs branch --delete {1} {0}"
-)
-_PRIVATE_OPTION = " (--private skip leaves such files out, --private refuse refuses the push)"
-_SHARED_KEYS = (
-    "commit", "unchanged", "created_branch", "files", "directories", "size_bytes", "new_bytes",
-    "stored_bytes", "files_read", "lost_packs", "excluded",
-)  # fmt: skip
-_OWN_KEYS = ("symlinks", "rebased", "git_commit", "lfs_files", "lfs_fetched_bytes", "kept_files")
 
 
 @cli.command(
@@ -138,9 +123,9 @@ def push(
     consent = Consent(branch, is_given=options["allow_removals"])
     options |= {"allow_removals": consent.allows, "session": session}
     result = with_consent(form.push(spec, options), consent)
-    report(result, branch, dry_run=options["dry_run"], as_json=as_json)
+    commit_report.show(result, branch, dry_run=options["dry_run"], as_json=as_json)
     if result.unchanged and options["metadata"]:
-        _note("there is no new commit, so --meta is not stored")
+        commit_report.note("there is no new commit, so --meta is not stored")
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,25 +190,6 @@ def _check_rounds(form: _Form, options: dict[str, Any]) -> None:
         raise click.UsageError("--every takes one directory")
 
 
-def with_consent(push_once: Callable[..., CommitResult], consent: Consent) -> CommitResult:
-    """Runs a push, and runs it again when the user has consented to what it refused."""
-    gc.disable()  # millions of objects without cycles: looking for cycles takes a tenth of the time
-    try:
-        while True:
-            try:
-                with show_progress() as progress:
-                    return push_once(progress=progress)
-            except TooManyRemovals:
-                if not consent.ask():
-                    raise  # a second run reads and sends nothing again
-    except KeyboardInterrupt as interrupt:
-        interrupt.add_note("the data sent so far stays: repeat the command to continue")
-        raise
-    finally:
-        gc.freeze()  # the objects that are left are not scanned at exit
-        gc.enable()
-
-
 def _push_into(
     sources: Sequence[str],
     place: PushPlace,
@@ -271,39 +237,6 @@ def _check_order(sources: Sequence[str], repo: str) -> None:
         raise click.UsageError(f"SRC comes first: lodefs push {repo} {sources[0]}")
 
 
-class Consent:
-    """Whether a push may remove most of a branch: by an option, or by the answer to a question."""
-
-    def __init__(self, spec: Spec, *, is_given: bool) -> None:
-        self._spec = spec
-        self._is_given = is_given
-        self._refused: Removals | None = None
-        self._allowed: set[tuple[CommitId, bytes]] = (
-            set()
-        )  # most files of these trees may be removed
-
-    def allows(self, removals: Removals) -> bool:
-        """Answers without a question, since the progress bar has the terminal during a push."""
-        self._refused = removals
-        return self._is_given or (removals.head, removals.path) in self._allowed
-
-    def ask(self) -> bool:
-        """Asks about a refused push, if there is a terminal. The answer holds for that head of the
-        branch only, since another head may have other files."""
-        refused = self._refused
-        if refused is None or not has_terminal():
-            return False
-        where = Spec(self._spec.repo, self._spec.rev, refused.path)
-        question = (
-            f"This removes {refused.removed_files:,} of the {text.count(refused.files, 'file')} of "
-            f"{where} (files that moved count as removed). Push?"
-        )
-        if not click.confirm(question, err=True):
-            return False
-        self._allowed.add((refused.head, refused.path))
-        return True
-
-
 @cli.command(
     "lodefs merge vision/flickr30k@labels main           # main gets what labels changed",
     "lodefs merge vision/flickr30k@labels main --dry-run",
@@ -333,143 +266,4 @@ def merge(
     """
     cli.no_path(spec)
     result = merge_into(spec, branch, message=message, session=session, **options)
-    report(result, Spec(spec.repo, branch), dry_run=options["dry_run"], as_json=as_json)
-
-
-def json_of(result: CommitResult, *, dry_run: bool) -> dict[str, object]:
-    """The keys of docs/scripting.md. Only some kinds of push have ``symlinks``, ``rebased``, or the
-    keys of an import from Git."""
-    keys = [*_SHARED_KEYS, *(key for key in _OWN_KEYS if hasattr(result, key))]
-    found = cli.fields(result, *keys)
-    skipped = [
-        {"path": text.percent_encoded(one.path), "message": one.reason} for one in result.skipped
-    ]
-    notes = {
-        "private_files": result.notes.private_files,
-        "hard_linked_files": result.notes.hard_linked_files,
-        "stateless_files": result.notes.stateless_files,
-        "set_id_files": result.notes.set_id_files,
-        "often_excluded": dict(sorted(result.notes.often_excluded.items())),
-    }
-    return found | _changes_of(result) | {"dry_run": dry_run, "skipped": skipped} | notes
-
-
-def report(
-    result: CommitResult, spec: Spec, *, dry_run: bool, as_json: bool, has_options: bool = True
-) -> None:
-    """Writes the result. ``spec``: the branch. ``has_options``: options of a push of files
-    apply."""
-    if as_json:
-        cli.write_json(json_of(result, dry_run=dry_run))
-        return
-    _show_skipped(result)
-    symlinks = getattr(result, "symlinks", 0)
-    links = f", {text.count(symlinks, 'symlink')}" if symlinks else ""
-    # All that counts as a file below, and in `lodefs log`.
-    cli.write_line(f"files   {result.files + symlinks:,} ({result.files_read:,} read{links})")
-    cli.write_line(f"bytes   {text.size(result.size_bytes)}")
-    if git_commit := getattr(result, "git_commit", ""):
-        lfs_files = text.count(getattr(result, "lfs_files", 0), "file")
-        cli.write_line(f"git     {git_commit} (from Git LFS: {lfs_files})")
-    if not result.unchanged:
-        _show_changes(result)
-    if not result.unchanged or result.stored_bytes:
-        cli.write_line(f"new     {text.size(result.new_bytes)}")
-        cli.write_line(f"{'to send' if dry_run else 'stored '} {text.size(result.stored_bytes)}")
-    if result.lost_packs:
-        packs = text.count(result.lost_packs, "pack")
-        cli.write_line(
-            f"gone    {packs}: deleted by gc, lost, or in place in a bucket; stored again"
-        )
-    if result.excluded:
-        cli.write_line(f"left out by patterns: {text.count(result.excluded, 'path')}")
-    _show_commit(result, spec, dry_run=dry_run)
-    if not result.unchanged:
-        _show_notes(result.notes, has_options=has_options)
-    if result.notes.stateless_files:
-        count = text.count(result.notes.stateless_files, "file")
-        _note(
-            f"each push reads {count} again: the source tells neither checksum, version nor time, "
-            "or one of the last minute"
-        )
-
-
-def _show_changes(result: CommitResult) -> None:
-    changes = _changes_of(result)
-    for what in ("added", "changed", "removed"):
-        files, size_bytes = changes[f"{what}_files"], changes[f"{what}_bytes"]
-        amount = "unknown: the branch's trees cannot be read"
-        if files is not None and size_bytes is not None:
-            amount = f"{text.count(files, 'file')}, {text.size(size_bytes)}"
-        cli.write_line(f"{what:<8}{amount}")
-
-
-def _show_commit(result: CommitResult, spec: Spec, *, dry_run: bool) -> None:
-    if getattr(result, "rebased", 0):
-        cli.write_line(f"{spec} had moved: this commit follows those of others")
-    if result.unchanged:
-        cli.write_line(f"nothing changed: {spec} stays at {result.commit}")
-    elif dry_run:
-        cli.write_line("a dry run: nothing was written to the store")
-    else:
-        if result.created_branch:
-            cli.write_line(f"created branch {spec.rev}")
-            if _looks_like_a_commit(spec.rev):
-                _note(_BRANCH_NOT_COMMIT.format(spec.rev, spec.repo))
-        cli.write_line(f"commit  {result.commit}")
-
-
-def _show_skipped(result: CommitResult) -> None:
-    for item in result.skipped:
-        click.echo(f"lodefs: skipped: {text.escaped(str(item))}", err=True)
-    if result.skipped:
-        count = text.count(len(result.skipped), "path")
-        click.echo(
-            f"lodefs: left out of the commit: {count}, named above (an older version is not kept "
-            "either)",
-            err=True,
-        )
-
-
-def _show_notes(notes: SourceNotes, *, has_options: bool) -> None:
-    """Returns notes on possible mistakes of the user. ``has_options``: an option could change
-    it."""
-    if notes.private_files:
-        count = text.count(notes.private_files, "file")
-        names = ", ".join(text.escaped(os.fsdecode(path)) for path in notes.private_named)
-        more = notes.private_files - len(notes.private_named)
-        _note(
-            f"{count} that others may not read here can be read by all who may read the "
-            f"repository: {names}{f' and {more:,} more' if more else ''}"
-            f"{_PRIVATE_OPTION if has_options else ''}"
-        )
-    if notes.hard_linked_files:
-        count = text.count(notes.hard_linked_files, "file")
-        _note(f"{count} with hard links: in a copy or mount, each name is a separate file")
-    if notes.set_id_files:
-        count = text.count(notes.set_id_files, "file")
-        _note(f"{count} with setuid or setgid: a commit keeps only the executable bit")
-    if notes.often_excluded:
-        names = ", ".join(f"{name} ({n:,})" for name, n in sorted(notes.often_excluded.items()))
-        _note(
-            f"pushed too: {names}; if they are not data, name them in .lodefsignore, or with "
-            "--exclude"
-        )
-
-
-def _note(line: str) -> None:
-    click.echo(f"lodefs: note: {line}", err=True)
-
-
-def _changes_of(result: CommitResult) -> dict[str, int | None]:
-    """Numbers of files and bytes added, changed and removed; None if they are not known."""
-    return {
-        f"{what}_{unit}": getattr(result.changes, f"{what}_{unit}", None)
-        for what in ("added", "changed", "removed")
-        for unit in ("files", "bytes")
-    }
-
-
-def _looks_like_a_commit(name: str) -> bool:
-    """Whether the name of a branch could be taken for a commit: hex digits, but not a date."""
-    return is_commit_prefix(name) and not name.isdigit() and not name.isalpha()
+    commit_report.show(result, Spec(spec.repo, branch), dry_run=options["dry_run"], as_json=as_json)

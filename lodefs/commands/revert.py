@@ -8,8 +8,8 @@ import click
 
 from lodefs.api.pushing import revert as revert_in
 from lodefs.chunkstore.format.names import Spec
+from lodefs.cli import commit_report
 from lodefs.cli import options as cli
-from lodefs.commands.push import report
 from lodefs.settings.session import Session
 
 
@@ -45,4 +45,4 @@ def revert(
             f"lodefs revert {spec.repo} {spec.rev}"
         )
     result = revert_in(spec, rev, message=message, session=session, **options)
-    report(result, spec, dry_run=options["dry_run"], as_json=as_json)
+    commit_report.show(result, spec, dry_run=options["dry_run"], as_json=as_json)

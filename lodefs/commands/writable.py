@@ -9,12 +9,11 @@ from lodefs.api.writing.writable_changes import commit as commit_mount
 from lodefs.api.writing.writable_changes import restore as restore_paths
 from lodefs.api.writing.writable_changes import status
 from lodefs.chunkstore.format.names import Spec
+from lodefs.cli import commit_report, text
 from lodefs.cli import options as cli
-from lodefs.cli import text
 from lodefs.cli.parsed_type import FiniteRange, UntouchedPath
 from lodefs.cli.progress_bars import show_progress
 from lodefs.commands.history import difference_json_of, difference_line_of
-from lodefs.commands.push import report
 from lodefs.settings.session import Session
 
 
@@ -55,7 +54,7 @@ def commit(
     branch = options["branch"] or (record.branch if record is not None else "")
     spec = Spec(record.repo if record is not None else "", branch)
     dry_run = options["dry_run"]
-    report(result, spec, dry_run=dry_run, as_json=as_json, has_options=False)
+    commit_report.show(result, spec, dry_run=dry_run, as_json=as_json, has_options=False)
 
 
 @cli.command(

@@ -212,7 +212,7 @@ def test_a_terminal_is_asked(
     """On a terminal the question stands on standard error, and no answer means no."""
     lodefs("push", str(source), "r")
     monkeypatch.setattr("sys.stdin", io.StringIO(answer))
-    monkeypatch.setattr("lodefs.commands.push.has_terminal", lambda: True)
+    monkeypatch.setattr("lodefs.cli.consent.has_terminal", lambda: True)
     ran = lodefs("push", "--json", str(source / "d"), "r")
     assert ran.code == code, ran.err
     assert "This removes 2 of the 2 files of r@main" in ran.err
