@@ -162,7 +162,7 @@ def opened_source(root: bytes, options: PushOptions, store: Store) -> Iterator[O
     """Opens a directory or a URL for a block. Raises: NotFound, NotADirectory, Denied,
     InvalidInput."""
     if is_url(root):
-        with closing(open_remote(root.decode())) as remote:
+        with closing(open_remote(os.fsdecode(root))) as remote:
             _check_remote(remote, options.places_apart(store))
             scan = RemoteScan(remote, options.skip_unreadable, IgnoreRules(options.exclude))
             yield OpenedSource(scan, _no_link, remote.location.encode(), remote.survives_fork)

@@ -117,6 +117,8 @@ WALK: list[tuple[str, str, type[LodefsError], str]] = [
     ("", "cp v/cats:nope v/cats:b | mv v/cats:nope v/cats:b", errors.NotFound, "v/cats@main:nope"),
     ("", "ls v/cats@main~9 | diff v/cats@main~9 v/cats", errors.NotFound, "v/cats@main~9"),
     ("", "revert v/cats@v1 main", errors.NotFound, "v1"),
+    ("", "push http://h/\udcff v/x | push s3://b/\udcff v/cats:x | plan create p gs://b/\udcff v/x",
+     errors.InvalidInput, "xff is not UTF-8"),
     ("", "bundle unpack ./nope | push ./nope v/cats", errors.NotFound, "nope"),
     ("", "ls v/cats:a/x", errors.NotADirectory, "v/cats@main:a"),
     ("", "ls v/cats@~1 | ls v/cats@a^b | push d v/cats@a/b",

@@ -217,10 +217,10 @@ class GitRepository:
             asked.write(f"url={url}\n\n".encode())
             asked.seek(0)
             try:
-                said = self._git.run("credential", "fill", stdin=asked).decode()
+                said = self._git.run("credential", "fill", stdin=asked)
             except LodefsError:
                 return None
-        found = dict(line.partition("=")[::2] for line in said.splitlines())
+        found = dict(line.partition("=")[::2] for line in os.fsdecode(said).split("\n"))
         return found.get("username", ""), found.get("password", "")
 
     def forget(self) -> None:

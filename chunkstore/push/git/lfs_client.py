@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import ssl
 import tempfile
 import time
@@ -123,7 +124,7 @@ class LfsServer:
         known = self._repository.credentials(self._endpoint)
         if known is None:
             return {}
-        return {"Authorization": f"Basic {b64encode(':'.join(known).encode()).decode()}"}
+        return {"Authorization": f"Basic {b64encode(os.fsencode(':'.join(known))).decode()}"}
 
     @contextmanager
     def _asked(

@@ -246,7 +246,7 @@ class FsspecFiles:
         name = name.removeprefix("./")
         if name in ("", ".", "..") or any(sign in name for sign in "/?#"):
             return None
-        return unquote_to_bytes(name)
+        return unquote_to_bytes(_encoded(name))
 
     def _state(self, info: Mapping[str, Any]) -> str:
         if not self._kind.has_states:

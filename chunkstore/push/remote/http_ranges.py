@@ -19,7 +19,8 @@ PAGE_BYTES_MAX = 32 << 20  # some 300,000 links
 
 def page_class() -> type[Any]:
     """Returns the class of answers for the session of fsspec, which reads the page with the links
-    of a directory at once. Reading too large a page raises InvalidInput. Raises: ImportError."""
+    of a directory at once, and leaves out bytes that are not text. Here they become surrogates, so
+    that names keep them. Reading too large a page raises InvalidInput. Raises: ImportError."""
     from fsspec.implementations import http
 
     class Page(http.aiohttp.ClientResponse):  # type: ignore[misc]  # fsspec chooses the library
@@ -29,6 +30,10 @@ def page_class() -> type[Any]:
             if self._body is None:
                 self._body = await _whole_page(self)
             return self._body
+
+        async def text(self, encoding: str | None = None, errors: str = "") -> str:  # noqa: ARG002
+            text: str = await super().text(encoding, "surrogateescape")
+            return text
 
     return Page
 

@@ -14,8 +14,8 @@ from typing import NamedTuple, Protocol
 
 from blake3 import blake3
 
-from lodefs.chunkstore.errors import Denied
-from lodefs.chunkstore.push.workers.source_files import FileStat, ReadCondition
+from lodefs.chunkstore.errors import Denied, InvalidInput
+from lodefs.chunkstore.push.workers.source_files import FileStat, ReadCondition, show_path
 from lodefs.chunkstore.types import Buffer
 
 _HUB_COMMIT = re.compile(rb"(hf://[^@]*)@[0-9a-f]{40}(?=/|\Z)")
@@ -159,5 +159,10 @@ SCHEMES: dict[str, Callable[[str], RemoteFiles]] = {"s3": _open_s3, "dvc": _open
 def open_remote(url: str) -> RemoteFiles:
     """Opens the source at a URL. Raises: InvalidInput; some kinds connect, and then also Denied,
     NotFound, Unavailable."""
+    try:
+        url.encode()
+    except UnicodeEncodeError as error:  # a word of a command line may have any bytes
+        shown = show_path(os.fsencode(url))
+        raise InvalidInput(f"{shown} is not UTF-8: write its other bytes as %XX in URLs") from error
     scheme = url.partition(":")[0].lower()
     return SCHEMES.get(scheme, _open_fsspec)(url)

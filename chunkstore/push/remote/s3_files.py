@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from lodefs.chunkstore.errors import NotFound
+from lodefs.chunkstore.errors import InvalidInput, NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.objects.interface import NoSuchBucket, ObjectInfo
 from lodefs.chunkstore.objects.open_url import open_bucket
@@ -17,7 +17,7 @@ from lodefs.chunkstore.push.remote.remote_files import (
     RemoteFile,
     Unreadable,
 )
-from lodefs.chunkstore.push.workers.source_files import ReadCondition
+from lodefs.chunkstore.push.workers.source_files import ReadCondition, show_path
 
 # A directory with so many objects below it, or fewer, is listed at once with all that is in it
 FLAT_KEYS_MAX = 50_000
@@ -53,7 +53,7 @@ class S3Files:
         known = self._listed.pop(path, None)
         if known is not None:
             return known
-        prefix = self._base + (path.decode() + "/" if path else "")
+        prefix = f"{self._key_of(path)}/" if path else self._base
         found = [*self._bucket.list(prefix, self._flat_keys_max + 1)]
         if len(found) > self._flat_keys_max:
             self._listed = {}
@@ -87,7 +87,11 @@ class S3Files:
         return _file(key.rpartition("/")[2], first)
 
     def _key_of(self, path: bytes) -> str:
-        return self._base + path.decode() if path else self._key
+        try:
+            return self._base + path.decode() if path else self._key
+        except UnicodeDecodeError as error:
+            shown = show_path(path)
+            raise InvalidInput(f"{shown} is no key in {self.url}: keys are UTF-8") from error
 
     def holds(self, place: str) -> bool:
         """Implements RemoteFiles: the bucket has the store's first object, at the same place."""

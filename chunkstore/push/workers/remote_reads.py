@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,7 +33,7 @@ class RemoteReads:
 
     def __init__(self, root: bytes) -> None:
         """Raises: InvalidInput for an unknown kind of URL."""
-        self._remote: RemoteFiles = open_remote(root.decode())
+        self._remote: RemoteFiles = open_remote(os.fsdecode(root))
         self._threads = ThreadPoolExecutor(THREADS)
         self._ahead: deque[Future[Piece]] = deque()
 

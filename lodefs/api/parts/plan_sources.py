@@ -50,7 +50,7 @@ def _require(plan: PushPlan, named: str | os.PathLike[str]) -> None:
     if root == plan.source:
         return
     if is_url(root) and is_url(plan.source):
-        with closing(open_remote(root.decode())) as remote:  # at the revision that it has now
+        with closing(open_remote(os.fsdecode(root))) as remote:  # at the revision that it has now
             if remote.location.encode() == plan.source:
                 return
     raise InvalidInput(

@@ -240,6 +240,16 @@ def test_objects_of_the_git_server(world: World, tmp_path: Path) -> None:
     world.assert_sound()
 
 
+def test_a_password_may_have_any_bytes(world: World, tmp_path: Path) -> None:
+    """It comes from the file as it stands there, and a LFS server gets it so."""
+    file = tmp_path / "credentials"
+    file.write_text("https://a:b%FFc@h\n")
+    file.chmod(0o600)
+    repository = GitRepository("https://h/r", replace(world.access, credentials_file=file))
+    repository.directory.mkdir(parents=True)
+    assert repository.credentials("https://h/r") == ("a", os.fsdecode(b"b\xffc"))
+
+
 def test_a_server_of_objects_that_drips(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

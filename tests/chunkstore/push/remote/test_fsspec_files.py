@@ -420,6 +420,34 @@ def test_server_without_ranges(tmp_path: Path) -> None:
         thread.join()
 
 
+class _Page(SimpleHTTPRequestHandler):
+    """A page of links with a name in Latin-1, which its server has not quoted, and files."""
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        is_page = self.path == "/"
+        body = b'<a href="caf\xe9"> <a href="caf"> <a href="caf%C3%A9">' if is_page else b"1"
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+
+def test_names_that_are_no_text() -> None:
+    """A name keeps its bytes, whatever the page: without them, it would be that of another file."""
+    with HTTPServer(("127.0.0.1", 0), _Page) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        with open_of(f"http://127.0.0.1:{server.server_port}") as source:
+            assert walked(source) == {b"caf\xe9": 1, b"caf": 1, "caf\xe9".encode(): 1}
+        server.shutdown()
+        thread.join()
+
+
 def test_lists_without_an_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A page of links, or a list of members, that is too large to hold is refused; the error names
     it and a way out. Smaller ones are read."""

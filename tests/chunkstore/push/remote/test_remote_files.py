@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -66,6 +67,12 @@ class TestRgw(RemoteFilesSuite):
             assert sorted(one.list(b"").subdirectories) == [b"", b"a"]
             assert sorted(one.list(b"a").subdirectories) == [b"", b".."]
 
+    def test_paths_that_are_no_text(self, source: S3Files) -> None:
+        """A list may name them, but no key can be one: the error names the path and the source."""
+        for ask in (source.find, source.list, lambda path: source.read(path, 0, 1)):
+            with pytest.raises(InvalidInput, match=r"a\\xff is no key in s3://.*UTF-8"):
+                ask(b"a\xff")
+
     def test_one_object(self, source: S3Files, put: Put) -> None:
         """A prefix may be the key of one object."""
         put(b"a", b"one")
@@ -114,7 +121,11 @@ def put_into(bucket: S3Bucket, key: str, data: bytes) -> None:
     bucket.put(key, [data])
 
 
-@pytest.mark.parametrize("url", ["s3://", "s3://b/a//c", "s3://b/../c", "s3://k:s@bucket/x"])
+BAD_URLS = ["s3://", "s3://b/a//c", "s3://b/../c", "s3://k:s@bucket/x"]
+NO_TEXT = os.fsdecode(b"/\xff")
+
+
+@pytest.mark.parametrize("url", [*BAD_URLS, f"s3://bucket{NO_TEXT}", f"http://[::1]{NO_TEXT}"])
 def test_bad_url(url: str) -> None:
     """A URL that names no files below a prefix is refused, with a secret in it too."""
     with pytest.raises(InvalidInput):
