@@ -19,8 +19,7 @@ from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.prefetch_accuracy import PrefetchAccuracy
 from lodefs.proxy.cache.reader import CacheReader
 from lodefs.proxy.fetch.cache_fill import Unit, cut_units
-from lodefs.proxy.fetch.dataset_file import ChunkPosition, DatasetFile
-from lodefs.proxy.fetch.file_ranges import FileRanges
+from lodefs.proxy.fetch.file_ranges import ChunkPosition, DatasetFile, FileRanges
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.single_flight import Fetcher
 

@@ -1,4 +1,5 @@
-"""The one way to the bytes of a file: looked up in the cache, or fetched into it once.
+"""Ranges of dataset files, and the one way to their bytes: looked up in the cache, or fetched into
+it once.
 
 Bodies of GETs, places for mounts, chunks for other nodes, and trees are renderings of
 ``FileRanges.ensure``.
@@ -7,19 +8,23 @@ Bodies of GETs, places for mounts, chunks for other nodes, and trees are renderi
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from typing import NamedTuple, Protocol
 
+from lodefs.chunkstore.errors import Corrupt
 from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.format.tree import Segment
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.cache_file import CacheFile
-from lodefs.proxy.cache.extents import PackExtents, Run
+from lodefs.proxy.cache.chunk_cache import Flat
+from lodefs.proxy.cache.extents import Extents, PackExtents, Run
 from lodefs.proxy.cache.reader import CacheReader
 from lodefs.proxy.fetch.cache_fill import FetchResult, Unit
-from lodefs.proxy.fetch.cache_write import RawChunks
-from lodefs.proxy.fetch.dataset_file import ChunkPosition, DatasetFile, position_of, unit_around
+from lodefs.proxy.fetch.cache_write import CacheTarget, RawChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.single_flight import Fetcher
 
@@ -28,6 +33,61 @@ TRIES = 2  # through the cache, before the reader is served without it
 DIRECT_TRIES = 2  # without it: the pack may have been rewritten meanwhile
 
 Place = tuple[CacheFile, int, int]  # cache file, offset, size
+
+
+class DatasetFile:
+    """The segments of a file, and its extents in the cache. ``flat`` is None if its chunks go to
+    slabs. Any run of chunks of a pack is a file, too, of one segment."""
+
+    __slots__ = ("extents", "flat", "segments", "starts")
+
+    def __init__(self, segments: tuple[Segment, ...], flat: Flat | None = None) -> None:
+        self.segments = segments
+        self.flat = flat
+        sizes = (segment.size_bytes for segment in segments)
+        # Offsets of the segments, and then the end
+        self.starts = list(accumulate(sizes, initial=0))
+        self.extents = Extents()
+
+    def segment_at(self, at: int) -> int:
+        """Returns the number of the segment with a byte. Raises: Corrupt."""
+        if at >= self.starts[-1]:
+            raise Corrupt(f"its segments hold {self.starts[-1]} bytes: {at} is beyond")
+        return bisect_right(self.starts, at) - 1
+
+    def segments_ending(self, after: int, end: int) -> range:
+        """Returns the numbers of the segments that end after a byte, and not after another."""
+        first, last = (max(bisect_right(self.starts, at) - 1, 0) for at in (after, end))
+        return range(first, last)
+
+
+class ChunkPosition(NamedTuple):
+    """A chunk in a pack, for a place in a file. ``start`` is the chunk's offset in the file. Its
+    segment has the chunks [segment_first, segment_end)."""
+
+    pack_index: PackIndexVersion
+    chunk: int
+    start: int
+    segment_first: int
+    segment_end: int
+
+    @property
+    def pack(self) -> PackId:
+        return self.pack_index.index.pack_id
+
+    @property
+    def shift(self) -> int:
+        """From a raw offset in the pack to an offset in the file."""
+        return self.start - self.pack_index.index.raw_offsets[self.chunk]
+
+    def not_kept(self) -> Corrupt:
+        """Returns the error for a chunk that is neither in the store nor in the cache for long."""
+        return Corrupt(f"chunk {self.chunk} of pack {self.pack.hex()} is not kept")
+
+    def end_of(self, end: int) -> int:
+        """Returns the end of the chunks of the segment with bytes of the file before ``end``."""
+        raw_offsets = self.pack_index.index.raw_offsets
+        return min(bisect_right(raw_offsets, end - 1 - self.shift), self.segment_end)
 
 
 class Demand(Protocol):
@@ -84,7 +144,7 @@ class FileRanges:
             if place is not None:
                 demand.started()
                 return Part(place, fetched)
-            position = await self._position(file, wanted.start, demand)
+            position = await self.position(file, wanted.start, from_origin=demand.from_origin)
             position.pack_index.index.check_there(position.chunk, 1)
             fetched = await fetch(position, file, wanted, demand)
             if data := _joined(fetched.memory, position, wanted):
@@ -106,12 +166,28 @@ class FileRanges:
             if data is not None:
                 return data, Part(part.found, fetched)
             file.extents.clear()
-        position = await self._position(file, wanted.start, demand)
+        position = await self.position(file, wanted.start, from_origin=demand.from_origin)
         fetched = await self._direct(position, file, wanted, demand)
         data = _joined(fetched.memory, position, wanted)
         if not data:
             raise position.not_kept()
         return data, Part(data, fetched)
+
+    async def position(
+        self, file: DatasetFile, at: int, *, from_origin: bool = False
+    ) -> ChunkPosition:
+        """Returns the chunk with a byte. It needs only the index of that pack. Raises: Corrupt if
+        the segments have fewer bytes, or if the sizes in their pack differ; the errors of loading
+        an index."""
+        n = file.segment_at(at)
+        segment = file.segments[n]
+        pack_index = await self._indexes.get(segment.pack, from_origin=from_origin)
+        index = pack_index.index
+        index.check_run(*segment[1:])
+        shift = file.starts[n] - index.raw_offsets[segment.first]
+        chunk = bisect_right(index.raw_offsets, at - shift) - 1
+        start = shift + index.raw_offsets[chunk]
+        return ChunkPosition(pack_index, chunk, start, segment.first, segment.first + segment.count)
 
     def ahead(self, pack_index: PackIndexVersion, unit: Unit) -> bool:
         """Starts to fetch a unit ahead of readers. Returns False if too much is under way."""
@@ -123,9 +199,6 @@ class FileRanges:
     def _landed(self, pack: PackId, task: asyncio.Task[FetchResult]) -> None:
         if not task.cancelled() and task.exception() is None:
             self._pack_extents.add(pack, task.result().extents)
-
-    async def _position(self, file: DatasetFile, at: int, demand: Demand) -> ChunkPosition:
-        return await position_of(self._indexes, file, at, from_origin=demand.from_origin)
 
     async def _fetch(
         self, position: ChunkPosition, _file: DatasetFile, wanted: range, demand: Demand
@@ -152,7 +225,7 @@ class FileRanges:
     async def _lookup(self, file: DatasetFile, at: int, end: int, demand: Demand) -> Place | None:
         """Returns the place of the bytes from ``at`` on that the index has, and remembers those up
         to ``end``."""
-        position = await self._position(file, at, demand)
+        position = await self.position(file, at, from_origin=demand.from_origin)
         index, chunk = position.pack_index.index, position.chunk
         last = min(position.end_of(end), chunk + LOOKUP_CHUNKS_MAX)
         places = await self._reads.find(index, chunk, last - chunk)
@@ -181,6 +254,17 @@ class FileRanges:
         place = run.offset + low - run.start
         file.extents.add(start + low - first, high - low, run.file, place)
         return True
+
+
+def unit_around(file: DatasetFile, position: ChunkPosition, first: int, end: int) -> Unit:
+    """Returns the chunks of the bytes [first, end) around the position, as far as they are in its
+    segment."""
+    raw_offsets, shift = position.pack_index.index.raw_offsets, position.shift
+    low = bisect_right(raw_offsets, max(first - shift, 0)) - 1
+    low = min(max(low, position.segment_first), position.chunk)
+    high = max(position.end_of(end), position.chunk + 1)
+    flat = CacheTarget(position.segment_first, position.segment_end, file.flat, shift)
+    return Unit(position.pack, low, high - low, (flat,) if file.flat else ())
 
 
 def _joined(chunks: RawChunks, position: ChunkPosition, wanted: range) -> bytes:

@@ -23,8 +23,7 @@ from lodefs.proxy.cache.eviction_policy import Use
 from lodefs.proxy.cache.reader import CacheReader
 from lodefs.proxy.fetch.cache_fill import Unit
 from lodefs.proxy.fetch.cache_write import Refusal
-from lodefs.proxy.fetch.dataset_file import ChunkPosition
-from lodefs.proxy.fetch.file_ranges import FileRanges, Part
+from lodefs.proxy.fetch.file_ranges import ChunkPosition, FileRanges, Part
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.node import Extent, Located, SnapshotFile
 from lodefs.proxy.read.flat_completion import FlatCompletion
@@ -132,7 +131,7 @@ class FileReader:
         self._readahead = ReadaheadScheduler(
             ranges, indexes, cache.prefetch_accuracy, clock_s=clock_s
         )
-        self._completion = FlatCompletion(cache, reads, indexes, pools)
+        self._completion = FlatCompletion(cache, reads, ranges, pools)
 
     # --- hits
 

@@ -16,8 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from lodefs.chunkstore.errors import LodefsError
 from lodefs.proxy.cache.chunk_cache import Cache, Chunk, ChunkLocation, Flat
 from lodefs.proxy.cache.reader import CacheReader, read_chunk
-from lodefs.proxy.fetch.dataset_file import DatasetFile, position_of
-from lodefs.proxy.fetch.pack_indexes import PackIndexes
+from lodefs.proxy.fetch.file_ranges import DatasetFile, FileRanges
 from lodefs.proxy.runtime.thread_pools import Pools
 
 PAUSE_S = 0.5  # chunks that arrive meanwhile are handled at once
@@ -38,12 +37,10 @@ _Copy = tuple[
 class FlatCompletion:
     """Completes flat files of one cache. For use on the event loop only."""
 
-    def __init__(
-        self, cache: Cache, reads: CacheReader, indexes: PackIndexes, pools: Pools
-    ) -> None:
+    def __init__(self, cache: Cache, reads: CacheReader, ranges: FileRanges, pools: Pools) -> None:
         self._cache = cache
         self._reads = reads
-        self._indexes = indexes
+        self._ranges = ranges
         self._pools = pools
         self._noted: dict[bytes, tuple[DatasetFile, int]] = {}  # with the number of tries left
         self._task: asyncio.Task[None] | None = None
@@ -117,7 +114,7 @@ class FlatCompletion:
         for first, end in gaps:
             at = first
             while at < end:
-                position = await position_of(self._indexes, known, at)
+                position = await self._ranges.position(known, at)
                 index, chunk, shift = position.pack_index.index, position.chunk, position.shift
                 last = bisect_left(index.raw_offsets, end - shift, chunk)
                 last = min(max(last, chunk + 1), position.segment_end, chunk + BATCH_CHUNKS)

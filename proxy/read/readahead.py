@@ -17,17 +17,16 @@ from lodefs.proxy.cache.chunk_cache import Flat
 from lodefs.proxy.cache.prefetch_accuracy import PrefetchAccuracy
 from lodefs.proxy.fetch.cache_fill import Unit, cut_units, part_of
 from lodefs.proxy.fetch.chunk_reader import UNIT_SIZE_BYTES as PEER_UNIT_SIZE_BYTES
-from lodefs.proxy.fetch.dataset_file import ChunkPosition, DatasetFile, position_of, unit_around
-from lodefs.proxy.fetch.file_ranges import FileRanges
+from lodefs.proxy.fetch.file_ranges import ChunkPosition, DatasetFile, FileRanges, unit_around
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.read.readahead_policy import (
     UNIT_SIZE_BYTES_MAX,
     RandomReadWindow,
     Range,
     ReadAhead,
+    RefaultTracker,
     SmallFiles,
 )
-from lodefs.proxy.read.refetch_policy import RefaultTracker
 
 log = logging.getLogger("lodefs.cache")
 
@@ -152,7 +151,7 @@ class ReadaheadScheduler:
     async def _fetch_ahead(self, known: ReadFile, wanted: Range, unit_bytes: int) -> None:
         at = wanted.first
         while at < wanted.end:
-            position = await position_of(self._indexes, known, at)
+            position = await self._ranges.position(known, at)
             whole = _ahead_unit(known, position, Range(at, wanted.end), unit_bytes)
             raw_offsets = position.pack_index.index.raw_offsets
             for unit in cut_units(whole, position.pack_index, unit_bytes or UNIT_SIZE_BYTES_MAX):
@@ -171,7 +170,7 @@ class ReadaheadScheduler:
             if not await self._indexes.announce(pack, range(first, first + count)):
                 return
             first_byte, end = known.starts[number : number + 2]
-            position = await position_of(self._indexes, known, first_byte)
+            position = await self._ranges.position(known, first_byte)
             own = unit_around(known, position, first_byte, end)
             whole = replace(own, from_origin=True, is_announced=True)
             for unit in cut_units(whole, position.pack_index, PEER_UNIT_SIZE_BYTES):

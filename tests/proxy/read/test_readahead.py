@@ -9,8 +9,10 @@ from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.tree import Segment
 from lodefs.proxy.cache.prefetch_accuracy import PrefetchAccuracy
+from lodefs.proxy.cache.reader import CacheReader
 from lodefs.proxy.fetch.file_ranges import FileRanges
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
+from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.read.readahead import ANNOUNCING_MAX, ReadaheadScheduler, ReadFile
 from tests.support.proxy.rig import MIB, until
 
@@ -41,11 +43,12 @@ def read_in_order(segment_mib: int) -> tuple[int, HangingOwners]:
         for n in range(FILE_MIB // segment_mib)
     )
     indexes, wanted = HangingOwners(), list[int]()
+    of_packs = cast("PackIndexes", indexes)
 
     async def run() -> None:
         scheduler = ReadaheadScheduler(
-            cast("FileRanges", None),
-            cast("PackIndexes", indexes),
+            FileRanges(cast("CacheReader", None), cast("Fetcher", None), of_packs),
+            of_packs,
             PrefetchAccuracy(1024 * MIB),
             clock_s=lambda: 0.0,
         )

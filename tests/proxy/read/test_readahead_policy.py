@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.tree import Segment
-from lodefs.proxy.fetch.dataset_file import DatasetFile
+from lodefs.proxy.fetch.file_ranges import DatasetFile
 from lodefs.proxy.read.readahead_policy import (
     KIB,
     MIB,
