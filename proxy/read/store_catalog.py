@@ -12,7 +12,7 @@ from urllib.parse import quote_from_bytes
 
 from lodefs.chunkstore.errors import Expired
 from lodefs.chunkstore.format.commit import Commit
-from lodefs.chunkstore.format.names import CommitId, parse_id
+from lodefs.chunkstore.format.names import CommitId, Spec, parse_id
 from lodefs.chunkstore.format.tree import Kind, TreeEntry
 from lodefs.chunkstore.repo import history
 from lodefs.chunkstore.repo.history import Change, ChangeKind
@@ -23,6 +23,7 @@ from lodefs.proxy.node import (
     ChangesView,
     ChangeView,
     CommitView,
+    LastChange,
     LastChangesView,
     LogView,
     RefKind,
@@ -30,7 +31,6 @@ from lodefs.proxy.node import (
     RefView,
     RepositoryPage,
 )
-from lodefs.proxy.read.last_changes import last_changes
 from lodefs.proxy.read.last_seen import LastSeen
 from lodefs.proxy.runtime.thread_pools import Pools
 
@@ -44,6 +44,11 @@ COMPARISONS_MAX = 2  # at once
 COMMITS_MAX = 2048  # in memory
 CHANGES_KEPT = 128
 DATED_KEPT = 32
+DATED_TREE_BYTES_MAX = 256 * 1024  # of a directory whose entries are dated: about 4,000 of them
+DATED_TREES_BYTES_MAX = 16 * 1024 * 1024  # of all versions of it
+DATED_COMMITS_MAX = 500
+DATED_S_MAX = 1.5
+DATED_MESSAGE_CHARS_MAX = 200
 METADATA_SHOWN = 50  # of a version
 METADATA_CHARS_MAX = 300
 DEADLINE_S = 15.0
@@ -122,7 +127,7 @@ class StoreCatalog:
         if found is None:
             found = await self._compared(
                 f"the last changes of a directory of {repo}",
-                lambda: last_changes(self._store, repo, commit_id, path),
+                lambda: _last_changes(self._store, repo, commit_id, path),
             )
             self._last_changes.put(key, found)
         return found
@@ -229,6 +234,45 @@ class _ChangeTally:
         if len(self._first) < CHANGES_MAX:
             path = quote_from_bytes(change.path)
             self._first.append(ChangeView(change.what.value, path, before_bytes, after_bytes))
+
+
+class _HistoryBounds:
+    """The limits on what a walk through history may still read."""
+
+    def __init__(self) -> None:
+        self._ends_s = time.monotonic() + DATED_S_MAX
+        self._commits = 0
+        self._trees_bytes = 0
+        self.were_reached = False
+
+    def goes_on(self, size_bytes: int) -> bool:
+        """Implements ``goes_on`` of history.blame."""
+        self._commits += not size_bytes
+        self._trees_bytes += size_bytes
+        self.were_reached = self.were_reached or (
+            size_bytes > DATED_TREE_BYTES_MAX
+            or self._trees_bytes > DATED_TREES_BYTES_MAX
+            or self._commits > DATED_COMMITS_MAX
+            or time.monotonic() > self._ends_s
+        )
+        return not self.were_reached
+
+
+def _last_changes(store: Store, repo: str, commit_id: CommitId, path: bytes) -> LastChangesView:
+    """Returns the commits that changed the entries of the directory at a path last; of a file, that
+    file. Blocking. Raises what history.blame raises."""
+    bounds = _HistoryBounds()
+    numbers: dict[CommitId, int] = {}
+    commits: list[LastChange] = []
+    found: dict[str, int] = {}
+    spec = Spec(repo, commit_id.hex(), path)
+    for one in history.blame(store, spec, goes_on=bounds.goes_on):
+        number = numbers.setdefault(one.commit_id, len(commits))
+        if number == len(commits):
+            message = one.commit.message[:DATED_MESSAGE_CHARS_MAX]
+            commits.append(LastChange(one.commit_id.hex(), one.commit.time_s, message))
+        found[quote_from_bytes(one.path.rpartition(b"/")[2])] = number
+    return LastChangesView(commits, found, is_complete=not bounds.were_reached)
 
 
 def _file_bytes(entry: TreeEntry | None) -> int | None:

@@ -15,7 +15,7 @@ from lodefs.chunkstore.repo.refs import BRANCHES
 from lodefs.proxy.api.request import Reader
 from lodefs.proxy.page import directory_view, live_feed
 from lodefs.proxy.page.live_feed import LISTENERS_MAX, LiveFeed, Sample
-from lodefs.proxy.read import last_changes
+from lodefs.proxy.read import store_catalog
 from lodefs.proxy.read.store_catalog import GROUP_NAMES, RepositoryNames
 from tests.support.proxy.fake_cache_control import MemoryCacheControl
 from tests.support.proxy.fake_node import DictNode, RunningProxy, start_proxy
@@ -101,7 +101,7 @@ def test_a_large_directory_is_shown_by_name(
     is not looked through for it is said that the answer is not complete."""
     monkeypatch.setattr(directory_view, "ORDERED_MAX", 2)
     monkeypatch.setattr(directory_view, "CHILDREN_MAX", 1)
-    monkeypatch.setattr(last_changes, "TREE_BYTES_MAX", 10)
+    monkeypatch.setattr(store_catalog, "DATED_TREE_BYTES_MAX", 10)
     rig = Rig(tmp_path, {b"a": b"1", b"b": b"2", b"z/f": b"3"})
     with start_proxy(rig.node) as running, running.client() as client:
         url = f"/page/directory/{REPO}@main/"
