@@ -159,11 +159,11 @@ def version_in(cache_dir: Path) -> str:
         return os.pread(fd, VERSION_BYTES_MAX, 0).decode("ascii", "replace")
 
 
-def open_file(cache_dir: Path, path: Path) -> int:
-    """Opens a file of a cache for reading. It is safe even if the owner puts symlinks into the
-    cache. Returns a descriptor. Raises: OSError."""
+def open_file(cache_dir: Path, path: Path, *, writable: bool = False) -> int:
+    """Opens a file of a cache. It is safe even if the owner puts symlinks or FIFOs into the cache.
+    Returns a descriptor. Raises: OSError."""
     with closing(os.open(cache_dir, PLACE | os.O_CLOEXEC)) as place:
-        return open_regular(place, str(path))
+        return open_regular(place, str(path), writable=writable)
 
 
 def slab_path(cache_dir: Path, number: int) -> Path:

@@ -146,18 +146,18 @@ def keeps_names(directory: str) -> bool:
     return os.path.isabs(directory)
 
 
-def open_regular(dir_fd: int, path: str) -> int:
-    """Opens a regular file below a directory for reading, at a path of names without ``..``, on
-    every kernel. Returns a descriptor. Raises: OSError if a name is a symlink, or the file is not
-    regular."""
+def open_regular(dir_fd: int, path: str, *, writable: bool = False) -> int:
+    """Opens a regular file below a directory, at a path of names without ``..``, on every kernel.
+    Returns a descriptor. Raises: OSError if a name is a symlink; FileNotFoundError for what is no
+    regular file."""
     *parents, name = path.split("/")
     with ExitStack() as opened:
         for parent in parents:
             dir_fd = opened.enter_context(closing(os.open(parent, _STEP, dir_fd=dir_fd)))
-        fd = os.open(name, _READ, dir_fd=dir_fd)
+        fd = os.open(name, _READ | (os.O_RDWR if writable else 0), dir_fd=dir_fd)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise OSError(errno.EINVAL, "it is not a regular file", path)
+        raise FileNotFoundError(errno.ENOENT, "it is not a regular file", path)
     return fd
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.layout import FileKind, FileRow, FileState
 from lodefs.chunkstore.system.batched_writes import write_at
+from lodefs.chunkstore.system.os_errors import DAMAGED
 from lodefs.chunkstore.types import Buffer
 
 
@@ -155,12 +156,13 @@ class CacheFile:
             self.length_bytes = length_bytes
 
     def open(self) -> int:
-        """Returns the descriptor, and opens it if it was closed. Raises: OSError."""
+        """Returns the descriptor, and opens it if it was closed. Raises: OSError, also if something
+        else has the file's name, such as a symlink."""
         with self.lock:
             if self.fd < 0:
+                place = layout.file_path(Path(), self.number, self.row)
                 writable = self.state is FileState.OPEN
-                flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_CLOEXEC
-                self.fd = os.open(self.path, flags)
+                self.fd = layout.open_file(self._cache_dir, place, writable=writable)
                 self.on_open(self)
             return self.fd
 
@@ -173,8 +175,10 @@ class CacheFile:
         length_bytes = self.length_bytes  # before stat: other threads may enlarge both
         try:
             status = os.fstat(self.open())
-        except FileNotFoundError:
-            return "it was removed"
+        except OSError as error:
+            if error.errno not in DAMAGED:
+                raise
+            return f"it cannot be opened: {error.strerror}"
         if not status.st_nlink:
             return "it was removed"
         if status.st_size < length_bytes:

@@ -8,6 +8,7 @@ without rows. After a power cut, files that are not known to be on disk are not 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -405,7 +406,7 @@ class Cache(CacheTables):
             if covered < file.size_bytes or file.state is not FileState.OPEN:
                 return
             file.state = FileState.COMPLETE
-            file.path.chmod(0o444)
+            os.fchmod(file.fd, 0o444)  # a writer has opened it
             self.step("complete")
             self.kv.write([(layout.file_key(file.number), layout.encode_file_row(file.row))])
 

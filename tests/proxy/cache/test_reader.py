@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import random
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -42,6 +43,14 @@ async def close_files(node: StoreNode) -> None:
     await until(lambda: not node.status()["in_flight_bytes"])  # readers do not wait for writes
     for file in list(node._cache.files.values()):
         await until(file.close_if_idle)
+
+
+OTHER_KINDS: dict[str, Callable[[Path], None]] = {
+    "fifo": os.mkfifo,
+    "symlink": lambda path: path.symlink_to(path.with_suffix(".was")),
+    "loop": lambda path: path.symlink_to(path),
+    "directory": Path.mkdir,
+}
 
 
 async def check_nothing_was_lost(rig: Rig, node: StoreNode, numbers: set[int]) -> None:
@@ -169,5 +178,52 @@ def test_what_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number:
             assert await read_path(node, b"big") == BIG
             assert node.counts.values[Counter.CACHE_CORRUPT] == len(broken) == 1
             assert not broken & set(node._cache.files)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", OTHER_KINDS)
+def test_another_kind_of_file_in_its_place_is_damage(tmp_path: Path, kind: str) -> None:
+    """Something else has the names of the cache's files, among it a symlink to other bytes and a
+    FIFO, which would keep the event loop waiting: nothing is read there, and all is fetched
+    again."""
+    rig = Rig(tmp_path, PATHS, chunk_size_bytes=20_000)
+
+    async def run() -> None:
+        async with rig.node() as node:
+            for path in PATHS:
+                await read_path(node, path)
+            await close_files(node)
+            replaced = list(node._cache.files.values())
+            for file in replaced:
+                was = file.path.rename(file.path.with_suffix(".was"))
+                was.chmod(0o644)
+                was.write_bytes(was.read_bytes()[::-1])
+                OTHER_KINDS[kind](file.path)
+            for path, content in PATHS.items():
+                assert await read_path(node, path) == content
+            assert node.counts.values[Counter.CACHE_CORRUPT] == len(replaced)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", OTHER_KINDS)
+def test_nothing_is_written_to_another_kind_of_file(tmp_path: Path, kind: str) -> None:
+    """The slab that the next chunks would go to was replaced: they go to another one."""
+    rig = Rig(
+        tmp_path, {b"one": SMALL, b"two": SMALL[::-1]}, chunk_size_bytes=50_000, pack_chunks=1
+    )
+
+    async def run() -> None:
+        async with rig.node() as node:
+            await read_path(node, b"one")
+            await close_files(node)
+            (slab,) = node._cache.files.values()
+            slab.path.rename(slab.path.with_suffix(".was"))
+            OTHER_KINDS[kind](slab.path)
+            assert await read_path(node, b"two") == SMALL[::-1]
+            await until(lambda: not node.status()["in_flight_bytes"])
+            assert not slab.is_alive
+            assert await read_path(node, b"one") == SMALL
 
     asyncio.run(run())
