@@ -1,17 +1,13 @@
 """The logs of a service: sends records of the standard loggers to the journal, or as lines to
-stderr.
-
-Modules log through ``logging``; structlog only formats the lines.
-"""
+stderr."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
-
-import structlog
-from structlog.typing import Processor
+from datetime import UTC, datetime
 
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.system.systemd import journald
@@ -43,26 +39,39 @@ def _handler(form: str, identifier: str) -> logging.Handler:
             if form != "auto":
                 reason = f"{journald.SOCKET}: {error.strerror}"
                 raise Unavailable(f"log_format journald: no journal here ({reason})") from error
-    return _lines(colours=form == "console")
+    return _lines(ConsoleFormatter() if form == "console" else JsonFormatter())
 
 
-def _lines(*, colours: bool) -> logging.Handler:
-    """Returns a handler for lines on stderr: readable with ``colours``, otherwise JSON."""
-    shared: list[Processor] = [
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.add_logger_name,
-        structlog.stdlib.ExtraAdder(),
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.format_exc_info,
-    ]
-    last: Processor = structlog.processors.JSONRenderer()
-    if colours:
-        last = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+def _lines(formatter: logging.Formatter) -> logging.Handler:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, last],
-        )
-    )
+    handler.setFormatter(formatter)
     return handler
+
+
+def _time_of(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")
+
+
+class JsonFormatter(logging.Formatter):
+    """A record as one JSON object: ``event`` is its message, and each ``extra`` a key."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, object] = {
+            "event": record.getMessage(),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            **journald.extras_of(record),
+            "timestamp": _time_of(record).replace("+00:00", "Z"),
+        }
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields, default=repr)
+
+
+class ConsoleFormatter(logging.Formatter):
+    """A record as a line for people; an exception's traceback follows it."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        extras = "".join(f" {name}={value}" for name, value in journald.extras_of(record).items())
+        level = record.levelname.lower()
+        return f"{_time_of(record)} [{level:<8}] {record.message} [{record.name}]{extras}"

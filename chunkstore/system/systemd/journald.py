@@ -147,11 +147,14 @@ class JournalHandler(logging.Handler):
             self.handleError(record)
 
 
+def extras_of(record: logging.LogRecord) -> dict[str, object]:
+    """Returns what ``extra`` of the logging call, and filters, gave to a record."""
+    return {name: value for name, value in vars(record).items() if name not in _PLAIN}
+
+
 def fields_of(record: logging.LogRecord) -> dict[str, object]:
     """Returns the fields of a record besides its message."""
-    extras = {
-        f"{PREFIX}{name}": value for name, value in vars(record).items() if name not in _PLAIN
-    }
+    extras = {f"{PREFIX}{name}": value for name, value in extras_of(record).items()}
     return {
         "CODE_FILE": record.pathname,
         "CODE_LINE": record.lineno,

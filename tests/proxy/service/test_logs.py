@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -27,12 +29,14 @@ try:
     configure_logs("info", sys.argv[1], identifier="lodefs-try")
 except Unavailable as error:
     sys.exit(str(error))
-logging.getLogger("lodefs.try").warning("hello %s", "you", extra={"pack": "ab"})
+error = ValueError("no") if os.environ.get("FAILS") else None
+logging.getLogger("lodefs.try").warning("hello %s", "you", extra={"pack": b"ab"}, exc_info=error)
 """
 
 
-def said(form: str, path: Path, *more: str) -> str:
-    with Child([sys.executable, "-c", SCRIPT, form, str(path), *more], cwd=ROOT) as child:
+def said(form: str, path: Path, *more: str, fails: bool = False) -> str:
+    argv = [sys.executable, "-c", SCRIPT, form, str(path), *more]
+    with Child(argv, cwd=ROOT, env={"FAILS": "1"} if fails else None) as child:
         child.wait()
         return child.output
 
@@ -53,12 +57,22 @@ def test_to_the_journal(tmp_path: Path, form: str, more: list[str]) -> None:
 def test_as_json(tmp_path: Path, form: str, more: list[str]) -> None:
     """One object a line otherwise, also where the journal's socket is not there."""
     line = json.loads(said(form, tmp_path / "none", *more))
-    assert (line["event"], line["level"], line["pack"]) == ("hello you", "warning", "ab")
+    assert (line["event"], line["level"], line["pack"]) == ("hello you", "warning", "b'ab'")
+    assert datetime.fromisoformat(line["timestamp"]).tzinfo is UTC
+    assert "exception" not in line
+
+
+def test_an_exception_as_json(tmp_path: Path) -> None:
+    """Its traceback is in the object, on the one line."""
+    line = json.loads(said("json", tmp_path / "none", fails=True))
+    assert line["exception"].endswith("ValueError: no")
 
 
 def test_for_people(tmp_path: Path) -> None:
-    """Lines for a console name the level and the event."""
-    assert "hello you" in said("console", tmp_path / "none")
+    """Lines for a console have time, level, event, logger and extras; a traceback follows."""
+    first, *traceback = said("console", tmp_path / "none", fails=True).splitlines()
+    assert re.fullmatch(r"2\S+ \[warning \] hello you \[lodefs\.try\] pack=b'ab'", first)
+    assert traceback == ["ValueError: no"]
 
 
 def test_a_journal_that_is_asked_for_must_be_there(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from lodefs.chunkstore.protocol.wire import Snapshot
 from lodefs.proxy.node import SnapshotFile
 from lodefs.proxy.runtime.thread_pools import Pool
 from lodefs.proxy.s3.buckets import S3Settings
-from lodefs.proxy.service import logs
+from lodefs.proxy.service.logs import JsonFormatter
 from lodefs.proxy.tracing.request_scope import ID_HEADER, RequestFields, current_request, serving
 from tests.support.proxy.cluster import cluster_of, slow_clock_s
 from tests.support.proxy.fake_node import Content, DictNode, RunningProxy, start_proxy
@@ -71,9 +71,8 @@ def proxy(node: TracedNode) -> Iterator[RunningProxy]:
 def lines() -> Iterator[io.StringIO]:
     """What a proxy would log, as JSON lines."""
     said = io.StringIO()
-    handler = logs._lines(colours=False)
-    assert isinstance(handler, logging.StreamHandler)
-    handler.setStream(said)
+    handler = logging.StreamHandler(said)
+    handler.setFormatter(JsonFormatter())
     handler.addFilter(RequestFields())
     log = logging.getLogger("lodefs")
     log.addHandler(handler)
