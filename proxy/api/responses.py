@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import mimetypes
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
@@ -24,6 +25,8 @@ from lodefs.proxy.runtime.metrics import NO_SOURCE, Metrics
 from lodefs.proxy.runtime.repository_reads import OF_ORIGIN, Source
 from lodefs.proxy.tracing.request_scope import request_id
 
+log = logging.getLogger("lodefs.proxy")
+
 SERVER = ("Server", "lodefs")
 OCTETS = "application/octet-stream"
 JSON = "application/json"
@@ -44,8 +47,8 @@ class Answer:
     """One answer. The body is ``body``; or, if there are ``pieces``, ``first`` and these,
     ``size_bytes`` together, fetched from ``origin`` (None: all were in the cache).
 
-    ``target`` is what the fast path may answer by itself from now on. ``source`` says where the
-    bytes of a file came from, for metrics.
+    ``target`` is what the fast path may answer by itself from now on; ``places_of`` is the file
+    whose places were asked for. ``source`` says where the bytes of a file came from, for metrics.
     """
 
     status: int
@@ -56,6 +59,7 @@ class Answer:
     first: Buffer = b""
     origin: wire.Origin | None = None
     target: Target | None = None
+    places_of: SnapshotFile | None = None
     close: bool = False
     source: str = NO_SOURCE
     is_endless: bool = False  # ``pieces`` do not end by themselves
@@ -112,6 +116,14 @@ def fast_path_target(file: SnapshotFile, headers: Headers, metrics: Metrics, lab
     )
 
 
+def head_of(answer: Answer, headers: Headers, closing: bytes) -> bytes:
+    """Returns the head of an answer whose body is known. ``headers`` come after its own;
+    ``closing`` are the last lines."""
+    length = [] if answer.size_bytes else [("Content-Length", str(len(answer.body)))]
+    last = [("Connection", "close")] if answer.close else []
+    return _head(answer.status, [*answer.headers, *length, *headers, *last]) + closing
+
+
 def _head(status: int, headers: Headers) -> bytes:
     lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}"]
     lines += [f"{name}: {value}" for name, value in headers]
@@ -148,19 +160,39 @@ async def file_answer(
     if selection is not None and len(selection) > 1:
         return _multipart(files, file, headers, selection)
     one = selection[0] if selection else ByteRange(0, total)
-    extra = [("Content-Length", str(one.size_bytes))]
+    if selection and (form := asked.get(wire.PLACE_HEADER)) is not None:
+        return await places_answer(files, file, headers, one, form)
+    status, headers = 200, [*headers, ("Content-Length", str(one.size_bytes))]
     if selection:
-        extra.append(("Content-Range", one.content_range(total)))
-    status, headers = (206 if selection else 200), [*headers, *extra]
+        status, headers = 206, [*headers, ("Content-Range", one.content_range(total))]
     if not one.size_bytes or not with_body:
         return Answer(status, headers, size_bytes=one.size_bytes, target=target)
-    if selection and (form := asked.get(wire.PLACE_HEADER)) is not None:
-        found = await _located(files, file, one, places_max=PLACES_MAX if form == ALL else 1)
-        if isinstance(found, list):
-            return _places_answer(found, form)
-        stream, target = found, None
-    else:
-        stream = await files.open(file, *one)
+    return _streamed(status, headers, one, await files.open(file, *one), target)
+
+
+async def places_answer(
+    files: Files, file: SnapshotFile, headers: Headers, wanted: ByteRange, form: str = ALL
+) -> Answer:
+    """Returns the answer to a GET of the places of a range: extents in the form that the client
+    asked for, or 206 with the bytes, if the cache did not take them. Raises: the errors of
+    reading."""
+    found = await _located(files, file, wanted, places_max=PLACES_MAX if form == ALL else 1)
+    if not isinstance(found, list):
+        length = ("Content-Length", str(wanted.size_bytes))
+        place = ("Content-Range", wanted.content_range(file.entry.size_bytes))
+        headers = [*headers, length, place]
+        return replace(_streamed(206, headers, wanted, found), places_of=file)
+    origin = next((one.origin for one in found if one.origin is not None), None)
+    if form != ALL:
+        told = msgpack_answer(found[0].place)
+        return replace(told, origin=origin, source=source_of(origin))
+    told = msgpack_answer([one.place for one in found], [(wire.PLACE_HEADER, ALL)])
+    return replace(told, origin=origin, source=source_of(origin), places_of=file)
+
+
+def _streamed(
+    status: int, headers: Headers, one: ByteRange, stream: ByteStream, target: Target | None = None
+) -> Answer:
     return Answer(
         status,
         headers,
@@ -190,16 +222,6 @@ async def _located(
         return found
     await found.aclose()
     return places
-
-
-def _places_answer(found: list[Located], form: str) -> Answer:
-    """Returns extents in the form that the client asked for."""
-    origin = next((one.origin for one in found if one.origin is not None), None)
-    if form == ALL:
-        told = msgpack_answer([one.place for one in found], [(wire.PLACE_HEADER, ALL)])
-    else:
-        told = msgpack_answer(found[0].place)
-    return replace(told, origin=origin, source=source_of(origin))
 
 
 def source_of(origin: wire.Origin | None) -> str:
@@ -290,6 +312,17 @@ def failure_answer(
     if lasting_s := round(getattr(error, "lasting_s", 0.0), 1):
         failure = msgspec.structs.replace(failure, lasting_s=lasting_s)
     return _answer(failure, status, headers, close=close)
+
+
+def failed(error: Exception, path: str) -> Answer:
+    """Returns the answer for any error of a request for ``path``; the log has those that are
+    faults of lodefs."""
+    if isinstance(error, LodefsError):
+        return failure_answer(error)
+    if isinstance(error, TimeoutError):
+        return failure_answer(errors.DeadlineExceeded("the answer took too long"))
+    log.error("request failed: %s", path, exc_info=error)
+    return internal_error()
 
 
 def unauthorized(message: str, *, challenge: str = "Bearer") -> Answer:

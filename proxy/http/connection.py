@@ -14,6 +14,7 @@ from multidict import CIMultiDict
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.protocol import wire
+from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.api import responses, routes
 from lodefs.proxy.api.fast_path import PlainGet, parse_plain_get
 from lodefs.proxy.api.request import EVERYBODY
@@ -49,8 +50,10 @@ class Connection(web.RequestHandler):
         "_fd",
         "_half_read",
         "_head_bytes",
+        "_held",
         "_hot_client",
         "_last_tick",
+        "_reading",
         "_server",
         "_wire",
         "blocks",
@@ -87,6 +90,8 @@ class Connection(web.RequestHandler):
         hot_objects = manager.hot_objects
         self._hot_client = None if hot_objects is None else hot_objects.client()
         self._asked: tuple[object, PlainGet] | None = None  # the last plain message
+        self._reading: asyncio.Task[None] | None = None  # the answer to a read of a mount
+        self._held = b""  # what came meanwhile
         self.reader = EVERYBODY  # the reader if no token is needed
         self.blocks = manager.endpoint.blocks
         self.owner = REMOTE
@@ -120,6 +125,13 @@ class Connection(web.RequestHandler):
             self.reader, self.blocks = found.reader, found.blocks
         super().connection_made(transport)
 
+    @property
+    def reads_shortly(self) -> bool:
+        """Whether reads of mounts may be answered without aiohttp: the client is on this machine
+        and sees everything, so that errors need not hide anything from it."""
+        endpoint = self._endpoint.endpoint
+        return endpoint.is_local and endpoint.tokens is None and not self.reader.is_limited
+
     def owner_of(self, request: web.BaseRequest) -> str:
         """Returns the owner for whom a request is made: the user who connected, or the user that
         root names, as a mount of the node does for its readers."""
@@ -138,6 +150,14 @@ class Connection(web.RequestHandler):
             sock = self._wire.get_extra_info("socket")
             with suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES_MAX)
+
+    async def send(self, *pieces: Buffer, is_last: bool) -> None:
+        """Implements mount_reads.Sender."""
+        if self.transport is not None:
+            self.transport.writelines(pieces)
+        await self._drain_helper()
+        if is_last and self._wire is not None:
+            self._wire.close()
 
     async def drained(self) -> None:
         """Returns when little is waiting to be sent. Raises: ConnectionError."""
@@ -177,6 +197,11 @@ class Connection(web.RequestHandler):
 
     def data_received(self, data: bytes) -> None:
         """Answers a plain hit at once; passes everything else to aiohttp."""
+        if self._reading is not None:
+            self._held += data
+            if self._wire is not None:
+                self._wire.pause_reading()
+            return
         plain_get = None
         if not (self._half_read or self._messages or self._close or self.is_spare):
             hot_client = self._hot_client
@@ -190,6 +215,8 @@ class Connection(web.RequestHandler):
                 plain_get = parse_plain_get(data)
                 if plain_get is not None and self._is_answered(plain_get):
                     self.answered()
+                    return
+                if plain_get is not None and self._is_begun(plain_get):
                     return
         if data:  # aiohttp calls this with b"" to parse what it holds
             self._half_read = not data.endswith(b"\r\n\r\n")
@@ -211,11 +238,51 @@ class Connection(web.RequestHandler):
         owner = self.owner
         if is_remote(owner):
             owner = self.blocks.owner_of(plain_get.headers, owner)
-        elif owner == NOBODY:
-            named = plain_get.headers.lower().partition(_USER_LINE)[2].partition(b"\r")[0]
-            owner = self._owner_if(named.strip().decode("latin-1"))
+        else:
+            owner = self._owner_named_in(plain_get)
         fast_path = self._server.fast_path
         return fast_path.answer(plain_get, self.blocks, transport, self._fd, owner=owner)
+
+    def _is_begun(self, plain_get: PlainGet) -> bool:
+        """Begins to answer a read of a mount, if one like it was answered before."""
+        if self._free_transport() is None or not self._endpoint.has_room:
+            return False
+        owner = self._owner_named_in(plain_get)
+        read = self._server.mount_reads.find(plain_get, self.blocks, owner)
+        if read is None:
+            return False
+        self._endpoint.begin_stream()
+        self._reading = self._loop.create_task(self._server.mount_reads.answer(read, self))
+        self._reading.add_done_callback(self._has_read)
+        return True
+
+    def _has_read(self, task: asyncio.Task[None]) -> None:
+        """A read of a mount was answered. Goes on with what came meanwhile."""
+        self._reading, held, self._held = None, self._held, b""
+        self._endpoint.end_stream()
+        if task.cancelled() or task.exception() is not None:
+            self.cut()
+        self.answered()
+        if held and self._wire is not None:
+            self._wire.resume_reading()
+            self.data_received(held)
+
+    def _owner_named_in(self, plain_get: PlainGet) -> str:
+        if self.owner != NOBODY:
+            return self.owner
+        named = plain_get.headers.lower().partition(_USER_LINE)[2].partition(b"\r")[0]
+        return self._owner_if(named.strip().decode("latin-1"))
+
+    def close(self) -> None:
+        """Ends the connection once a request under way is answered."""
+        if self._reading is None:
+            super().close()
+
+    async def shutdown(self, timeout: float | None = 15.0) -> None:  # noqa: ASYNC109
+        """Waits for a request under way, and ends the connection."""
+        if self._reading is not None:
+            await asyncio.wait((self._reading,), timeout=timeout)
+        await super().shutdown(timeout)
 
     def _parse(self, data: bytes) -> None:
         """Passes bytes to aiohttp, which limits the size and number of headers, but not a whole
@@ -282,7 +349,7 @@ class Connection(web.RequestHandler):
     def idle(self) -> bool:
         """Whether aiohttp waits for the next request and nothing else is going on."""
         waiter = self._waiter
-        return waiter is not None and not waiter.done()
+        return waiter is not None and not waiter.done() and self._reading is None
 
     @property
     def quiet_ticks(self) -> int:

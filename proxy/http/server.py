@@ -29,7 +29,7 @@ from lodefs.chunkstore.errors import (
 )
 from lodefs.chunkstore.protocol.wire import ORIGIN_HEADER
 from lodefs.proxy.api import disclosure, responses, routes
-from lodefs.proxy.api.fast_path import FastPath
+from lodefs.proxy.api.fast_path import FastPath, PlainGet
 from lodefs.proxy.api.handlers import Handlers
 from lodefs.proxy.api.request import Request
 from lodefs.proxy.api.response_slots import AnswerPlace, ResponseSlots
@@ -48,6 +48,7 @@ from lodefs.proxy.http.http_request import (
     is_plain,
     scope_headers,
 )
+from lodefs.proxy.http.mount_reads import MountReads
 from lodefs.proxy.http.token_watch import TokenWatch
 from lodefs.proxy.hub.hub_handlers import HubHandlers
 from lodefs.proxy.lfs.lfs_handlers import LfsHandlers
@@ -63,7 +64,6 @@ from lodefs.proxy.s3.service import LABEL, S3Service
 from lodefs.proxy.tracing.request_scope import (
     ID_HEADER,
     current_request,
-    sampled_trace_id,
     serving,
 )
 from lodefs.proxy.tracing.spans import Span
@@ -94,6 +94,21 @@ class EndpointServer(web.Server):
 
     def __call__(self) -> Connection:
         return Connection(self, self._loop)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more request may be answered."""
+        return not self.server.stopping and self.streams < self.server.limits.streams_max
+
+    def begin_stream(self) -> None:
+        """A request is answered from now on."""
+        self.streams += 1
+        self.figures.streams += 1
+
+    def end_stream(self) -> None:
+        """A request was answered."""
+        self.streams -= 1
+        self.figures.streams -= 1
 
     def _take(self) -> Connection | None:
         """Returns a new connection, if there is room for it."""
@@ -132,6 +147,9 @@ class ProxyServer:
             closing=lambda: self._closing_lines,
             places=self.places,
             enabled=hot_path,
+        )
+        self.mount_reads = MountReads(
+            node.files, self.metrics, self.places, self._tracer, lambda: self._closing_lines
         )
         self.tick = 0  # counts the sweeps
         self.stopping = False
@@ -283,8 +301,7 @@ class ProxyServer:
         assert isinstance(connection, Connection)
         plain_get = connection.plain_get_of(request)
         started = perf_counter()
-        served.streams += 1
-        served.figures.streams += 1
+        served.begin_stream()
         blocks = connection.blocks
         generation = blocks.generation  # tokens may change while the answer is made
         try:
@@ -298,24 +315,18 @@ class ProxyServer:
                 http_request.describe(span, request.method, path, label, answer)
             if served.hot_objects is not None:
                 served.hot_objects.learn(request.raw_path, all_headers(request), answer)
-            elif answer.target and plain_get and is_plain(request, answer, plain_get):
-                self.fast_path.learn(plain_get, answer.target)
-                owner = current_owner.get()
-                named = owner if owner != connection.owner else ""
-                blocks.add(plain_get.headers, answer.target.repo, generation, owner=named)
+            elif plain_get and is_plain(request, answer, plain_get):
+                self._learn(connection, plain_get, answer, generation)
             first_s = perf_counter() - started
             response = await self._send(request, answer)
         finally:
-            served.streams -= 1
-            served.figures.streams -= 1
+            served.end_stream()
             connection.answered()
         elapsed_s = perf_counter() - started
-        counter = self.metrics.counter(label, answer.status, answer.source)
-        trace_id = sampled_trace_id()
-        counter.add(elapsed_s, trace_id)
-        counter.sent_bytes += len(answer.body) if answer.pieces is None else answer.size_bytes
-        if answer.source != NO_SOURCE:
-            self.metrics.first_byte(label, answer.source).add(first_s, trace_id)
+        sent_bytes = len(answer.body) if answer.pieces is None else answer.size_bytes
+        self.metrics.answered(
+            label, answer.status, answer.source, sent_bytes, first_s=first_s, elapsed_s=elapsed_s
+        )
         _log.debug(
             "%s %s",
             request.method,
@@ -323,6 +334,18 @@ class ProxyServer:
             extra={"status": answer.status, "elapsed_s": round(elapsed_s, 6)},
         )
         return response
+
+    def _learn(
+        self, connection: Connection, plain_get: PlainGet, answer: Answer, generation: int
+    ) -> None:
+        """Tells the paths that do without aiohttp of an answer to a plain request."""
+        blocks, owner = connection.blocks, current_owner.get()
+        if answer.target is not None:
+            self.fast_path.learn(plain_get, answer.target)
+            named = owner if owner != connection.owner else ""
+            blocks.add(plain_get.headers, answer.target.repo, generation, owner=named)
+        elif answer.places_of and connection.reads_shortly and self.fast_path.enabled:
+            self.mount_reads.learn(plain_get, answer.places_of, blocks, generation)
 
     async def _answer(
         self, served: EndpointServer, connection: Connection, request: web.BaseRequest
@@ -362,14 +385,8 @@ class ProxyServer:
             body = await self._body(label, route, request)
             asked = replace(asked, reader=reader, body=body, content=content)
             return label, await self._admitted(endpoint, route, asked)
-        except LodefsError as error:
-            return label, responses.failure_answer(error)
-        except TimeoutError:
-            late = DeadlineExceeded("the answer took too long")
-            return label, responses.failure_answer(late)
-        except Exception:  # noqa: BLE001 - the last line of defence; the log has it
-            _log.exception("request failed: %s", _logged(request.raw_path))
-            return label, responses.internal_error()
+        except Exception as error:  # noqa: BLE001 - the last line of defence; the log has it
+            return label, responses.failed(error, _logged(request.raw_path))
 
     async def _body(self, label: str, route: Route, request: web.BaseRequest) -> bytes:
         if request.method != "POST":

@@ -35,6 +35,7 @@ from lodefs.proxy.runtime.node_families import node_families
 from lodefs.proxy.runtime.other_families import MoreFamilies, OtherFamilies
 from lodefs.proxy.runtime.repository_reads import Source
 from lodefs.proxy.runtime.store_calls import StoreCalls
+from lodefs.proxy.tracing.request_scope import sampled_trace_id
 from lodefs.proxy.tracing.spans import NO_TRACER, Tracer
 
 ENDPOINT_KINDS = ("unix", "tcp", "s3", "peers")
@@ -164,6 +165,24 @@ class Metrics:
         if found is None:
             found = self._first_bytes[route, source] = Histogram()
         return found
+
+    def answered(
+        self,
+        route: str,
+        status: int,
+        source: str,
+        sent_bytes: int,
+        *,
+        first_s: float,
+        elapsed_s: float,
+    ) -> None:
+        """Counts an answer of the current request, whose first byte came after ``first_s``."""
+        trace_id = sampled_trace_id()
+        counter = self.counter(route, status, source)
+        counter.add(elapsed_s, trace_id)
+        counter.sent_bytes += sent_bytes
+        if source != NO_SOURCE:
+            self.first_byte(route, source).add(first_s, trace_id)
 
     def endpoint(self, kind: str) -> EndpointCounts:
         """Returns the counters of the endpoints of a kind, one of ENDPOINT_KINDS."""

@@ -41,6 +41,7 @@ from lodefs.proxy.node import (
     Extent,
     GitImports,
     LfsWriter,
+    Located,
     NamePage,
     NodeService,
     SnapshotFile,
@@ -325,7 +326,9 @@ class DictNode:
             stream.first = await anext(stream)
         return stream
 
-    async def locate(self, file: SnapshotFile, first: int, size_bytes: int) -> GeneratedStream:
+    async def locate(
+        self, file: SnapshotFile, first: int, size_bytes: int
+    ) -> Located | GeneratedStream:
         """See proxy.node.Files: it has no cache."""
         return await self.open(file, first, size_bytes)
 
