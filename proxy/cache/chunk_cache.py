@@ -8,20 +8,17 @@ without rows. After a power cut, files that are not known to be on disk are not 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from itertools import islice
 from shutil import disk_usage
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
-from lodefs.chunkstore.errors import LodefsError, NoSpace, Unavailable
+from lodefs.chunkstore.errors import LodefsError, NoSpace
 from lodefs.chunkstore.nodecache import layout as layout
-from lodefs.chunkstore.nodecache.kv import Row
-from lodefs.chunkstore.nodecache.layout import FileKind, FileRow, FileState
+from lodefs.chunkstore.nodecache.layout import FileKind, FileState
 from lodefs.chunkstore.system.os_errors import FULL
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.cache_file import CacheFile
@@ -29,8 +26,12 @@ from lodefs.proxy.cache.eviction import Eviction
 from lodefs.proxy.cache.eviction_policy import EvictionPolicy, FairLru, Use
 from lodefs.proxy.cache.pins import Pins
 from lodefs.proxy.cache.prefetch_accuracy import PrefetchAccuracy
+from lodefs.proxy.cache.reservation import (
+    Chunk,
+    ChunkRun,
+    Reservation,
+)
 from lodefs.proxy.cache.tables import (
-    NEXT_NUMBER,
     CacheSettings,
     CacheTables,
     CallSoon,
@@ -53,22 +54,6 @@ class ChunkLocation(NamedTuple):
     file: CacheFile
     offset: int
     size_bytes: int
-
-
-class Chunk(NamedTuple):
-    """A chunk to store. ``offset`` is its offset in the dataset file (flat files only)."""
-
-    id: bytes
-    size_bytes: int
-    offset: int
-
-
-class StoredRun(NamedTuple):
-    """Consecutive chunks in a cache file, from an offset on."""
-
-    file: CacheFile
-    offset: int
-    chunks: Sequence[Chunk]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +206,7 @@ class Cache(CacheTables):
         flat: Flat | None,
         *,
         are_copies: bool = False,
-    ) -> list[StoredRun]:
+    ) -> Sequence[ChunkRun]:
         """Stores verified chunks from memory, at places as of ``reserve``. Returns where they lie;
         an empty list, with nothing stored, if there is no space or their file was damaged from
         outside. With ``are_copies``, lookups still find the chunks at their old places.
@@ -253,8 +238,7 @@ class Cache(CacheTables):
             if damage := file.damage():
                 self.drop(file, damage)
                 return None
-            runs = _runs_by_offset(chunks) if first < 0 else [ReservedRun(first, list(chunks))]
-            return Reservation(self, file, runs, is_slab=first >= 0, places=stack.pop_all())
+            return Reservation(self, file, first, chunks, places=stack.pop_all())
 
     @contextmanager
     def _reserved(self, size_bytes: int) -> Iterator[bool]:
@@ -313,7 +297,7 @@ class Cache(CacheTables):
     def _flat(self, flat: Flat) -> CacheFile | None:
         file = self.flats.get(flat.content)
         if file is None:
-            file = self._new_file(FileKind.FLAT, flat.content, flat.size_bytes)
+            file = self.new_file(FileKind.FLAT, flat.content, flat.size_bytes)
             self.flats[flat.content] = file
         return file if file.state is FileState.OPEN else None
 
@@ -324,91 +308,9 @@ class Cache(CacheTables):
                 slab.lengthen(self.settings.slab_size_bytes)  # of an earlier proxy
                 return slab
             slab.state = FileState.COMPLETE
-        self._slab = self._new_file(FileKind.SLAB, _NO_CONTENT, 0)
+        self._slab = self.new_file(FileKind.SLAB, _NO_CONTENT, 0)
         self._slab.lengthen(max(self.settings.slab_size_bytes, size_bytes))
         return self._slab
-
-    def _new_file(self, kind: FileKind, content: bytes, size_bytes: int) -> CacheFile:
-        """Makes a file without a row: its first store writes one. Raises: OSError, NoSpace."""
-        while True:
-            number = self._next_number
-            self._next_number += 1
-            row = FileRow(
-                kind, FileState.OPEN, self.boot, content, size_bytes, 0, int(self.now_s())
-            )
-            file = CacheFile(number, row, self.settings.path, self._opened)
-            self.step("create")
-            try:
-                file.create()
-            except FileExistsError:
-                continue  # a killed process has left it, and it is not cleaned up yet
-            self.files[number] = file
-            return file
-
-    def add_rows(self, file: CacheFile, runs: Sequence[ReservedRun], *, are_copies: bool) -> None:
-        """Indexes chunks whose bytes are written, for Reservation. Raises: OSError, LodefsError."""
-        rows: list[Row] = []
-        for run in runs:
-            if not are_copies:
-                rows += _chunk_rows(file, run)
-            rows += self._run_rows(file, run)
-        size_bytes = sum(chunk.size_bytes for run in runs for chunk in run.chunks)
-        with file.lock:
-            if not file.is_alive:
-                raise Unavailable(f"{file.path} was dropped while chunks were written to it")
-            self._index(file, rows, size_bytes, max(r.offset for r in runs) + size_bytes)
-        with self.lock:
-            self.used_bytes += size_bytes
-        if file.kind is FileKind.FLAT and file.present_bytes >= file.size_bytes:
-            self._complete(file)
-
-    def _run_rows(self, file: CacheFile, run: ReservedRun) -> list[Row]:
-        """Returns the row of a run, unless a longer run has that key: if its row vanished, no check
-        would cover its bytes. The same offset of a flat file always has the same chunks."""
-        sizes = [(chunk.id, chunk.size_bytes) for chunk in run.chunks]
-        key, value = layout.run_key(file.number, run.offset), layout.encode_run_row(sizes)
-        there = self.kv.get(key) if file.kind is FileKind.FLAT else None
-        if there is not None and layout.run_size(there) >= layout.run_size(value):
-            return []
-        return [(key, value)]
-
-    def _index(self, file: CacheFile, rows: list[Row], size_bytes: int, end: int) -> None:
-        before, is_new = file.row, file.generation == 0 and not file.present_bytes
-        file.generation += 1
-        file.present_bytes += size_bytes
-        self.touch(file, Use.WRITTEN)
-        if file.kind is FileKind.SLAB:
-            file.size_bytes = max(file.size_bytes, end)
-        if file.boot == layout.DURABLE:
-            file.boot = self.boot
-        rows.append((layout.file_key(file.number), layout.encode_file_row(file.row)))
-        if is_new:
-            if file.kind is FileKind.FLAT:
-                number = file.number.to_bytes(4, "little")
-                rows.append((layout.flat_key(file.content), number))
-            rows.append((NEXT_NUMBER, self._next_number.to_bytes(8, "little")))
-        try:
-            self.step("rows")
-            self.kv.write(rows)
-        except BaseException:
-            file.generation -= 1
-            file.present_bytes, file.size_bytes = before.present_bytes, before.size_bytes
-            file.boot = before.boot
-            raise
-
-    def _complete(self, file: CacheFile) -> None:
-        """Marks a flat file as complete if its runs cover it."""
-        with file.lock:
-            covered = covered_bytes(
-                (layout.run_offset(key), layout.run_size(value))
-                for key, value in self.kv.scan(layout.run_prefix(file.number))
-            )
-            if covered < file.size_bytes or file.state is not FileState.OPEN:
-                return
-            file.state = FileState.COMPLETE
-            os.fchmod(file.fd, 0o444)  # a writer has opened it
-            self.step("complete")
-            self.kv.write([(layout.file_key(file.number), layout.encode_file_row(file.row))])
 
     def _failed(self, error: Exception) -> None:
         self.counts.add(Counter.NO_SPACE)
@@ -416,102 +318,3 @@ class Cache(CacheTables):
         if isinstance(error, NoSpace) or getattr(error, "errno", None) in FULL:
             surplus = self.used_bytes * (self.settings.high - self.settings.low)
             self.free(max(int(surplus), 1))
-
-
-class ReservedRun(NamedTuple):
-    """Consecutive chunks from an offset of a file on."""
-
-    offset: int
-    chunks: list[Chunk]
-
-
-class Reservation:
-    """Places in a file of the cache for chunks, which are in the cache once their bytes are written
-    there and ``commit`` was called. Its with block keeps the file from eviction; at its end, unused
-    places become free, unless the reservation ``is_held``."""
-
-    def __init__(
-        self,
-        cache: Cache,
-        file: CacheFile,
-        runs: Sequence[ReservedRun],
-        *,
-        is_slab: bool,
-        places: ExitStack,
-    ) -> None:
-        self.file = file
-        self.runs = runs
-        self.is_held = False  # rows name the places, or a process may still write there
-        self._cache = cache
-        self._size_bytes = sum(chunk.size_bytes for run in runs for chunk in run.chunks)
-        self._is_slab = is_slab
-        self._places = places
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with self._places:
-            if self._is_slab and not self.is_held:
-                with self._cache.lock:
-                    self.file.give_back(self.runs[0].offset, self._size_bytes)
-
-    def write(self, raws: Sequence[Buffer]) -> None:
-        """Writes the bytes of all chunks, in their order. Raises: OSError; Unavailable if the file
-        was damaged meanwhile: then it is dropped."""
-        rest = iter(raws)
-        for run in self.runs:
-            self._cache.step("data")
-            self._heed(self.file.write(run.offset, list(islice(rest, len(run.chunks)))))
-
-    def drop(self, why: str) -> None:
-        """Drops the file, which was damaged."""
-        self._cache.drop(self.file, why)
-
-    def commit(self, *, are_copies: bool = False) -> list[StoredRun]:
-        """Indexes the chunks, whose bytes are written. Raises: OSError, LodefsError, also if the
-        file was damaged meanwhile: then it is dropped."""
-        self.is_held = True
-        self._heed(self.file.damage())
-        self._cache.add_rows(self.file, self.runs, are_copies=are_copies)
-        self._cache.counts.add(Counter.FILLED_BYTES, self._size_bytes)
-        if are_copies:
-            self._cache.touch(self.file, Use.ASKED, self._size_bytes)  # copies cost no fetch
-        return [StoredRun(self.file, run.offset, run.chunks) for run in self.runs]
-
-    def _heed(self, damage: str) -> None:
-        if damage:
-            self.drop(damage)
-            raise Unavailable(f"{self.file.path} was damaged while chunks were written: {damage}")
-
-
-def _runs_by_offset(chunks: Sequence[Chunk]) -> list[ReservedRun]:
-    runs: list[ReservedRun] = []
-    end = -1
-    for chunk in chunks:
-        if chunk.offset != end:
-            runs.append(ReservedRun(chunk.offset, []))
-        runs[-1].chunks.append(chunk)
-        end = chunk.offset + chunk.size_bytes
-    return runs
-
-
-def _chunk_rows(file: CacheFile, run: ReservedRun) -> list[Row]:
-    """Returns the rows that say where each chunk of a run lies."""
-    rows: list[Row] = []
-    offset = run.offset
-    for chunk in run.chunks:
-        size = chunk.size_bytes
-        place = layout.encode_chunk_row(file.number, offset, size)
-        rows.append((layout.chunk_key(chunk.id), place))
-        offset += size
-    return rows
-
-
-def covered_bytes(runs: Iterator[tuple[int, int]]) -> int:
-    """Returns how many bytes the runs (offset, size), sorted by offset, cover together."""
-    covered = end = 0
-    for offset, size_bytes in runs:
-        covered += max(0, offset + size_bytes - max(end, offset))
-        end = max(end, offset + size_bytes)
-    return covered

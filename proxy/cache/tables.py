@@ -5,16 +5,18 @@ Pins and eviction decide by these tables; the cache (chunk_cache.py) stores and 
 
 from __future__ import annotations
 
+import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.nodecache import layout as layout
-from lodefs.chunkstore.nodecache.kv import KeyValues
+from lodefs.chunkstore.nodecache.kv import KeyValues, Row
 from lodefs.chunkstore.nodecache.kv_rocks import RocksKeyValues
-from lodefs.chunkstore.nodecache.layout import FileKind, FileState
+from lodefs.chunkstore.nodecache.layout import FileKind, FileRow, FileState
 from lodefs.chunkstore.system.fd_limit import CACHE_FILES_MAX, INDEX_FILES_MAX
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.directory import CacheDir
@@ -140,6 +142,74 @@ class CacheTables:
         with self.lock:
             return list(self.files.values())
 
+    def new_file(self, kind: FileKind, content: bytes, size_bytes: int) -> CacheFile:
+        """Makes a file without a row: its first store writes one. Raises: OSError, NoSpace."""
+        while True:
+            number = self._next_number
+            self._next_number += 1
+            row = FileRow(
+                kind, FileState.OPEN, self.boot, content, size_bytes, 0, int(self.now_s())
+            )
+            file = CacheFile(number, row, self.settings.path, self._opened)
+            self.step("create")
+            try:
+                file.create()
+            except FileExistsError:
+                continue  # a killed process has left it, and it is not cleaned up yet
+            self.files[number] = file
+            return file
+
+    def add_rows(
+        self, file: CacheFile, rows: Sequence[Row], size_bytes: int, length_bytes: int
+    ) -> None:
+        """Writes the rows of new chunks in a file, ``size_bytes`` together, with the file's own. A
+        slab has at least ``length_bytes`` then. Raises: OSError, LodefsError."""
+        with file.lock:
+            if not file.is_alive:
+                raise Unavailable(f"{file.path} was dropped while chunks were written to it")
+            self._index(file, [*rows], size_bytes, length_bytes)
+        with self.lock:
+            self.used_bytes += size_bytes
+        if file.kind is FileKind.FLAT and file.present_bytes >= file.size_bytes:
+            self._complete(file)
+
+    def _index(self, file: CacheFile, rows: list[Row], size_bytes: int, length_bytes: int) -> None:
+        before, is_new = file.row, file.generation == 0 and not file.present_bytes
+        file.generation += 1
+        file.present_bytes += size_bytes
+        if file.kind is FileKind.SLAB:
+            file.size_bytes = max(file.size_bytes, length_bytes)
+        if file.boot == layout.DURABLE:
+            file.boot = self.boot
+        rows.append((layout.file_key(file.number), layout.encode_file_row(file.row)))
+        if is_new:
+            if file.kind is FileKind.FLAT:
+                number = file.number.to_bytes(4, "little")
+                rows.append((layout.flat_key(file.content), number))
+            rows.append((NEXT_NUMBER, self._next_number.to_bytes(8, "little")))
+        try:
+            self.step("rows")
+            self.kv.write(rows)
+        except BaseException:
+            file.generation -= 1
+            file.present_bytes, file.size_bytes = before.present_bytes, before.size_bytes
+            file.boot = before.boot
+            raise
+
+    def _complete(self, file: CacheFile) -> None:
+        """Marks a flat file as complete if its runs cover it."""
+        with file.lock:
+            covered = covered_bytes(
+                (layout.run_offset(key), layout.run_size(value))
+                for key, value in self.kv.scan(layout.run_prefix(file.number))
+            )
+            if covered < file.size_bytes or file.state is not FileState.OPEN:
+                return
+            file.state = FileState.COMPLETE
+            os.fchmod(file.fd, 0o444)  # a writer has opened it
+            self.step("complete")
+            self.kv.write([(layout.file_key(file.number), layout.encode_file_row(file.row))])
+
     def close(self) -> None:
         """Releases the directory. No other call may run any more. durability.py syncs before."""
         for file in [*self.files.values(), *self.retired, *self.evicted]:
@@ -178,3 +248,12 @@ class CacheTables:
         """Makes the event loop call ``trim``, unless the cache is about to be closed."""
         if not self._is_ending:
             self._call_soon(self.trim)
+
+
+def covered_bytes(runs: Iterator[tuple[int, int]]) -> int:
+    """Returns how many bytes the runs (offset, size), sorted by offset, cover together."""
+    covered = end = 0
+    for offset, size_bytes in runs:
+        covered += max(0, offset + size_bytes - max(end, offset))
+        end = max(end, offset + size_bytes)
+    return covered

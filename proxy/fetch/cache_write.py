@@ -10,14 +10,9 @@ from typing import NamedTuple
 
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.cache.chunk_cache import (
-    Cache,
-    Chunk,
-    Flat,
-    Reservation,
-    StoredRun,
-)
+from lodefs.proxy.cache.chunk_cache import Cache, Flat
 from lodefs.proxy.cache.extents import Run
+from lodefs.proxy.cache.reservation import Chunk, ChunkRun, Reservation
 from lodefs.proxy.runtime.counters import Counter
 
 RawChunks = dict[int, Buffer]  # raw bytes by the chunk's number in the pack
@@ -135,7 +130,7 @@ def parts_of(
     return parts
 
 
-def _pack_runs(stored: Iterable[StoredRun], shift: int) -> list[Run]:
+def _pack_runs(stored: Iterable[ChunkRun], shift: int) -> list[Run]:
     """Returns where raw bytes of the pack lie, with neighbours joined."""
     runs: list[Run] = []
     for file, offset, chunks in stored:

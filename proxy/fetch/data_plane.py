@@ -20,8 +20,8 @@ from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.ranges.order import Done, RangeOrder, range_order
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk
 from lodefs.chunkstore.system.circuit_breaker import CircuitBreaker
-from lodefs.proxy.cache.chunk_cache import Chunk, Reservation
 from lodefs.proxy.cache.extents import Run
+from lodefs.proxy.cache.reservation import Chunk, Reservation
 from lodefs.proxy.data import order as orders
 from lodefs.proxy.data.order import FetchReport, FetchTask, WriteTarget
 from lodefs.proxy.data.processes import GRACE_S, DataProcesses, NotDone

@@ -14,8 +14,9 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Sequence
 
 from lodefs.chunkstore.errors import LodefsError
-from lodefs.proxy.cache.chunk_cache import Cache, Chunk, ChunkLocation, Flat
+from lodefs.proxy.cache.chunk_cache import Cache, ChunkLocation, Flat
 from lodefs.proxy.cache.reader import CacheReader, read_chunk
+from lodefs.proxy.cache.reservation import Chunk
 from lodefs.proxy.fetch.file_ranges import DatasetFile, FileRanges
 from lodefs.proxy.runtime.thread_pools import Pools
 

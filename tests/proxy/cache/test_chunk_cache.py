@@ -22,9 +22,9 @@ from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.layout import FileKind, FileState
 from lodefs.proxy.cache import durability, recovery
-from lodefs.proxy.cache.chunk_cache import Cache, Flat, covered_bytes
+from lodefs.proxy.cache.chunk_cache import Cache, Flat
 from lodefs.proxy.cache.reader import read_chunk
-from lodefs.proxy.cache.tables import CacheSettings
+from lodefs.proxy.cache.tables import CacheSettings, covered_bytes
 from lodefs.proxy.runtime.counters import Counter, Counts
 from tests.support.proxy.rig import at_once, chunk_of
 

@@ -12,7 +12,8 @@ import pytest
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.proxy.cache.cache_file import CacheFile
-from lodefs.proxy.cache.chunk_cache import Cache, Chunk, Flat
+from lodefs.proxy.cache.chunk_cache import Cache, Flat
+from lodefs.proxy.cache.reservation import Chunk
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.runtime.counters import Counter, Counts
 from tests.support.proxy.rig import MIB, chunk_of

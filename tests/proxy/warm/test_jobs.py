@@ -20,7 +20,8 @@ from lodefs.chunkstore.protocol.cache_control import (
     WarmStatus,
     encoded,
 )
-from lodefs.proxy.cache.chunk_cache import Cache, StoredRun
+from lodefs.proxy.cache.chunk_cache import Cache
+from lodefs.proxy.cache.reservation import ChunkRun
 from lodefs.proxy.fetch.known_damage import KEPT_FOR_S
 from lodefs.proxy.runtime.backoff import Backoff
 from lodefs.proxy.runtime.counters import Counter, Counts
@@ -433,7 +434,7 @@ def test_a_cache_that_keeps_nothing_fails_the_job(rig: Rig) -> None:
     """A job never says done when its bytes did not stay."""
 
     class Refusing(Cache):
-        def store(self, *_given: object, **_more: object) -> list[StoredRun]:
+        def store(self, *_given: object, **_more: object) -> list[ChunkRun]:
             return []
 
     async def work() -> None:

@@ -16,7 +16,8 @@ from lodefs.chunkstore.protocol.cache_control import RUNNING, WarmStatus
 from lodefs.chunkstore.protocol.wire import Origin
 from lodefs.chunkstore.repo.store import Store, create_store
 from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.cache.chunk_cache import Cache, Chunk
+from lodefs.proxy.cache.chunk_cache import Cache
+from lodefs.proxy.cache.reservation import Chunk
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.fetch.data_plane import DataPlane
 from lodefs.proxy.http.local_readers import LocalReaders
