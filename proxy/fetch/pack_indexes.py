@@ -49,7 +49,9 @@ class PackIndexes:
         self._loaded: OrderedDict[PackId, PackIndexVersion] = OrderedDict()
         self._chunks = 0
         self._rows_size_bytes = int.from_bytes(kv.get(_ROWS_SIZE_BYTES) or b"", "little")
-        self._loads: SharedTasks[PackId, PackIndexVersion] = SharedTasks()  # event loop only
+        # Event loop only. A load that no peer may delay joins none that peers answer, and an
+        # announcement none that announces something else.
+        self._loads: SharedTasks[tuple[PackId, bool, range], PackIndexVersion] = SharedTasks()
 
     def in_memory(self, pack_id: PackId) -> PackIndexVersion | None:
         """Returns the index if that needs no waiting."""
@@ -62,13 +64,15 @@ class PackIndexes:
         found = self._loaded.get(pack_id)
         if found is not None:
             return found
-        return await self._loads.run(pack_id, lambda: self._load(pack_id, from_origin=from_origin))
+        asks_peers = not from_origin and self._packs.waits_for_peers(pack_id)
+        key = (pack_id, asks_peers, range(0))
+        return await self._loads.run(key, lambda: self._load(pack_id, from_origin=from_origin))
 
     async def announce(self, pack_id: PackId, ahead: range) -> bool:
         """Tells the node that reads a pack for the cluster which of its chunks will be read soon.
         Returns True if that is this node. Raises what ``get`` raises."""
         if self._packs.waits_for_peers(pack_id):
-            await self._loads.run(pack_id, lambda: self._fetch(pack_id, ahead))
+            await self._loads.run((pack_id, True, ahead), lambda: self._fetch(pack_id, ahead))
         return self._packs.reads_for_peers(pack_id)
 
     async def known(self, pack_id: PackId) -> PackIndexVersion | None:
