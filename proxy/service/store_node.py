@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError
 from lodefs.chunkstore.journal.purges import Purges
@@ -101,57 +102,50 @@ class StoreNode:
         self._counts = counts or Counts()
         self._store = store
         self._settings = settings
+        self._peering = peering
+        self._processes = data.processes if data is not None else None
         call_soon = asyncio.get_running_loop().call_soon_threadsafe
         self._cache = cache or Cache(settings.cache, self._counts, call_soon=call_soon)
-        self._pools = Pools(fetch=settings.fetch_threads)
-        deadline_s = settings.fetch_deadline_s
-        kv, pools = self._cache.kv, self._pools
-        damaged_chunks = DamagedChunks(clock_s=clock_s)
-        self._processes = data.processes if data is not None else None
-        origin = StorePacks(store.objects, self._counts, damaged_chunks, data)
-        packs = peering.packs(origin, self._counts) if peering is not None else origin
-        indexes = PackIndexes(packs, origin, kv, pools, deadline_s=deadline_s)
+        self._pools = pools = Pools(fetch=settings.fetch_threads)
         purged = PurgedChunks()
-        filler = CacheFill(self._cache, indexes, packs, origin, damaged_chunks, purged)
-        self._fetcher = Fetcher(filler, pools, self._counts, deadline_s=deadline_s)
-        reads = CacheReader(self._cache, pools)
-        ranges = FileRanges(reads, self._fetcher, indexes)
-        accuracy = self._cache.prefetch_accuracy
-        self.packs = ChunkReader(ranges, reads, self._fetcher, indexes, accuracy, clock_s=clock_s)
-        trees: Trees = StoreTrees(store.objects, store.packs, pools, damaged_chunks)
-        if peering is not None:
-            trees = CachedTrees(self.packs, pools)
-        self.names = Namespace(
-            store, trees, kv, pools, self._counts, deadline_s=deadline_s, clock_s=clock_s
+        path = _read_path(
+            store,
+            self._cache,
+            pools,
+            purged,
+            deadline_s=settings.fetch_deadline_s,
+            peering=peering,
+            data=data,
+            clock_s=clock_s,
         )
-        self.files = FileReader(
-            self._cache, reads, ranges, indexes, self.names, pools, clock_s=clock_s
-        )
-        self.catalog = StoreCatalog(store, self._pools, self.names.seen)
-        self._peering = peering
-        context = WarmContext(self._cache, self.names, self._fetcher, indexes, pools)
-        warmer = Warmer(context)
+        self._fetcher = path.fetcher
+        self.packs, self.names, self.files = path.packs, path.names, path.files
+        self.catalog = StoreCatalog(store, pools, self.names.seen)
         jobs = peering.jobs(pools.jobs) if peering is not None else None
+        warmer = Warmer(WarmContext(self._cache, self.names, self._fetcher, path.indexes, pools))
         self._warmer = ClusterWarmer(warmer, jobs)
+        dropper = DatasetEviction(self._cache, self.names, path.indexes, pools, warmer)
+        self._cache_control = NodeCacheControl(self._cache, pools, self._warmer, dropper)
         self._upstream = HubUpstream(settings.upstream, jobs) if settings.upstream else None
-        lfs = settings.lfs
         self._git = GitProcesses(settings.git) if settings.git else None
+        lfs = settings.lfs
         self._lfs = GroupCommits(LfsProcess(lfs), lfs.directory) if lfs else None
         self.peer_server = (
             peering.server(self.packs, self._warmer, self._counts, self._upstream)
             if peering is not None
             else None
         )
-        dropper = DatasetEviction(self._cache, self.names, indexes, pools, warmer)
-        self._cache_control = NodeCacheControl(self._cache, pools, self._warmer, dropper)
-        load = DiskLoad(self._cache.settings.path, self._work)
-        scrub = Scrub(self._cache, settings.scrub, load)
-        every_s = settings.keep_every_s
-        purging = Purging(self._cache, self._cache.kv, Purges(store.objects).after, purged)
-        self._maintenance = Maintenance(self._cache, scrub, pools, purging.look, every_s=every_s)
+        self._maintenance = self._maintained(purged)
         self._connections = OpenConnections(store.objects, pools.fetch, clock_s=clock_s)
         self._keeper = asyncio.create_task(self._maintenance.run())
         self._connecting = asyncio.create_task(self._connections.run())
+
+    def _maintained(self, purged: PurgedChunks) -> Maintenance:
+        cache, settings = self._cache, self._settings
+        scrub = Scrub(cache, settings.scrub, DiskLoad(cache.settings.path, self._work))
+        purging = Purging(cache, cache.kv, Purges(self._store.objects).after, purged)
+        every_s = settings.keep_every_s
+        return Maintenance(cache, scrub, self._pools, purging.look, every_s=every_s)
 
     @property
     def upstream(self) -> Upstream | None:
@@ -258,6 +252,47 @@ class StoreNode:
             self._cache.close()
         except LodefsError as error:
             log.warning("closing the cache failed: %s", error)
+
+
+class _ReadPath(NamedTuple):
+    """The parts of a node between its names and its store."""
+
+    indexes: PackIndexes
+    fetcher: Fetcher
+    packs: ChunkReader
+    names: Namespace
+    files: FileReader
+
+
+def _read_path(
+    store: Store,
+    cache: Cache,
+    pools: Pools,
+    purged: PurgedChunks,
+    *,
+    deadline_s: float,
+    peering: Peering | None,
+    data: DataPlane | None,
+    clock_s: Callable[[], float],
+) -> _ReadPath:
+    """Combines the parts from a read to the store: files > ranges > fetcher > filler > packs.
+    ``deadline_s`` limits each fetch."""
+    counts, accuracy = cache.counts, cache.prefetch_accuracy
+    damaged = DamagedChunks(clock_s=clock_s)
+    origin = StorePacks(store.objects, counts, damaged, data)
+    sources = peering.packs(origin, counts) if peering is not None else origin
+    indexes = PackIndexes(sources, origin, cache.kv, pools, deadline_s=deadline_s)
+    filler = CacheFill(cache, indexes, sources, origin, damaged, purged)
+    fetcher = Fetcher(filler, pools, counts, deadline_s=deadline_s)
+    reads = CacheReader(cache, pools)
+    ranges = FileRanges(reads, fetcher, indexes)
+    packs = ChunkReader(ranges, reads, fetcher, indexes, accuracy, clock_s=clock_s)
+    trees: Trees = StoreTrees(store.objects, store.packs, pools, damaged)
+    if peering is not None:
+        trees = CachedTrees(packs, pools)
+    names = Namespace(store, trees, cache.kv, pools, counts, deadline_s=deadline_s, clock_s=clock_s)
+    files = FileReader(cache, reads, ranges, indexes, names, pools, clock_s=clock_s)
+    return _ReadPath(indexes, fetcher, packs, names, files)
 
 
 class NodeCacheControl:
