@@ -57,7 +57,7 @@ class Range(NamedTuple):
     end: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Stream:
     """One sequential reader: where it began, where its next read is expected, how far was fetched
     ahead, and how far was announced."""
@@ -141,18 +141,14 @@ class ReadAhead:
 
     def _match(self, first: int) -> Stream | None:
         """Returns the stream that is expected here, or else one that may pass by."""
-        found = -1
-        for at in range(len(self._streams) - 1, -1, -1):
-            stream = self._streams[at]
+        passed: Stream | None = None
+        for stream in reversed(self._streams):
             if abs(first - stream.next) <= SLACK_SIZE_BYTES:
-                found = at
-                break
+                return self._renew(stream)
             slack = stream.window // 2
-            if found < 0 and stream.next - slack <= first <= stream.issued + slack:
-                found = at
-        if found < 0:
-            return None
-        return self._renew(self._streams[found])
+            if passed is None and stream.next - slack <= first <= stream.issued + slack:
+                passed = stream
+        return None if passed is None else self._renew(passed)
 
     def _match_surely(self, first: int, end: int) -> Stream | None:
         """Does what ``_match`` does, but the step must begin where the last one ended, or reach the
@@ -169,9 +165,9 @@ class ReadAhead:
 
     def _renew(self, stream: Stream) -> Stream:
         """Notes that a stream continues."""
-        at = next(at for at, other in enumerate(self._streams) if other is stream)
-        del self._streams[at]
-        self._streams.append(stream)
+        if stream is not self._streams[-1]:
+            self._streams.remove(stream)
+            self._streams.append(stream)
         stream.used_step = self._steps
         return stream
 
