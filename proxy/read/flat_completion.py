@@ -14,6 +14,8 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Sequence
 
 from lodefs.chunkstore.errors import LodefsError
+from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.system.lru import Lru
 from lodefs.proxy.cache.chunk_cache import Cache, ChunkLocation, Flat
 from lodefs.proxy.cache.reader import CacheReader, read_chunk
 from lodefs.proxy.cache.reservation import Chunk
@@ -44,6 +46,8 @@ class FlatCompletion:
         self._ranges = ranges
         self._pools = pools
         self._noted: dict[bytes, tuple[DatasetFile, int]] = {}  # with the number of tries left
+        # The chunk that each file lacked last: while it is missing, another try would be in vain
+        self._missing: Lru[bytes, bytes] = Lru(NOTED_MAX)
         self._task: asyncio.Task[None] | None = None
 
     def note(self, known: DatasetFile, tries: int = TRIES) -> None:
@@ -74,13 +78,17 @@ class FlatCompletion:
         """Tries to complete a file. Returns whether there is nothing more to do."""
         flat = known.flat
         assert flat is not None
+        missing = self._missing.get(flat.content)
+        if missing is not None and self._cache.lacks([missing]):
+            return False
         try:
             gaps = await self._pools.disk.run(self._cache.gaps, flat)
             size_bytes = sum(end - first for first, end in gaps)
             if not gaps or not self._cache.has_room(size_bytes):
                 return True
             async for copies in self._copies(known, gaps):
-                if copies is None:
+                if isinstance(copies, bytes):
+                    self._missing.put(flat.content, copies)
                     return False
             await self._copy_all(known, flat, gaps)
         except LodefsError as error:
@@ -93,7 +101,7 @@ class FlatCompletion:
         sources: set[bytes] = set()  # ids of chunks; only the last ones if there are many
         source_bytes = copied_bytes = 0
         async for copies in self._copies(known, gaps):
-            if not copies or self._cache.complete_flat(flat.content) is not None:
+            if isinstance(copies, bytes) or self._cache.complete_flat(flat.content) is not None:
                 return
             for place, chunk_id, _ in copies:
                 copied_bytes += place.size_bytes
@@ -109,9 +117,9 @@ class FlatCompletion:
 
     async def _copies(
         self, known: DatasetFile, gaps: Sequence[tuple[int, int]]
-    ) -> AsyncIterator[list[_Copy] | None]:
-        """Yields the chunks of all gaps, some at a time; None at the first one that the cache
-        lacks."""
+    ) -> AsyncIterator[list[_Copy] | bytes]:
+        """Yields the chunks of all gaps, some at a time, up to the first one that the cache lacks,
+        of which it yields the key."""
         for first, end in gaps:
             at = first
             while at < end:
@@ -123,7 +131,7 @@ class FlatCompletion:
                 places = await self._reads.find(index, chunk, last - chunk)
                 for n, place in enumerate(places, chunk):
                     if place is None:
-                        yield None
+                        yield layout.chunk_key(index.chunk_id(n))
                         return
                     copies.append((place, index.chunk_id(n), shift + index.raw_offsets[n]))
                 yield copies

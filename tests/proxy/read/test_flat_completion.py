@@ -11,7 +11,7 @@ import pytest
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodecache import layout
 from lodefs.chunkstore.protocol.wire import UsageReport
-from lodefs.proxy.cache.chunk_cache import Flat
+from lodefs.proxy.cache.chunk_cache import Cache, Flat
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.read import flat_completion
 from lodefs.proxy.service.store_node import StoreNode
@@ -184,6 +184,25 @@ def test_chunks_are_found_where_they_were(rig: Rig) -> None:
         rig.reset()
         assert await read_path(node, b"big") == BIG
         assert not rig.objects.ranges
+
+    run(rig, work)
+
+
+def test_a_missing_chunk_costs_no_further_look(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the cache lacks the chunk that it lacked before, its parts are not looked through."""
+    looks = []
+    gaps = Cache.gaps
+    monkeypatch.setattr(Cache, "gaps", lambda *given: looks.append(1) or gaps(*given))
+
+    async def work(node: StoreNode) -> None:
+        await scatter(node, b"big", 0, 100)
+        for _ in range(3):
+            await report(node, b"big")
+            assert not await is_complete(node, b"big")
+        assert len(looks) == 1
+        await scatter(node, b"big", 100)
+        await report(node, b"big")
+        assert await is_complete(node, b"big")
 
     run(rig, work)
 
