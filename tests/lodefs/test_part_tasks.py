@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -20,7 +19,6 @@ from lodefs.api.parts.part_tasks import (
     map_tasks,
     run_tasks,
 )
-from lodefs.api.parts.push_plans import spread
 from lodefs.chunkstore.errors import Denied, Unavailable
 
 
@@ -166,11 +164,3 @@ def test_a_cluster_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch
         opened_executor("ray://x:1"),
     ):
         pass
-
-
-@pytest.mark.parametrize("parts", range(8))
-def test_neighbours_are_not_done_at_once(parts: int) -> None:
-    """All parts are done, the first one first, and no two in a row but where the halves meet."""
-    order = spread(range(parts))
-    assert sorted(order) == [*range(parts)] and order[:1] == [*range(parts)][:1]
-    assert sum(abs(a - b) == 1 for a, b in pairwise(order)) <= 1

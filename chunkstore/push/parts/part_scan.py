@@ -23,13 +23,14 @@ _NOT_RACY_NS = 1 << 62  # nothing of a part is remembered, so no file is too you
 class PartLimits:
     """The largest part. A file that is larger is a part of its own, and one of more than
     ``whole_bytes`` is in several. Each part may be larger than the one before by a step: so a small
-    source has parts for many tasks, and a large one few."""
+    source has parts for many tasks, a large one has few, and the first version of its files is
+    stored before a task reads the second one."""
 
     files: int = 50_000
     size_bytes: int = 8 << 30
     document_bytes: int = 16 << 20  # of names and paths
-    files_step: int = 2000
-    size_bytes_step: int = 256 << 20
+    files_step: int = 500
+    size_bytes_step: int = 64 << 20
     # Pieces are read twice, the second time by one machine for the digest of the whole file
     whole_bytes: int = 64 << 30
     piece_bytes: int = 8 << 30

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -105,7 +105,7 @@ def run_plan(
     """Does all parts that are not done with an executor, one of ``concurrent.futures`` or the name
     of one, and returns those that failed. Raises: Unavailable if the executor itself fails."""
     with opened_executor(executor) as opened, opened_for(options) as settings:
-        todo = spread(status_of(name, session=settings).todo)
+        todo = status_of(name, session=settings).todo
         skip, source = options.get("skip_unreadable", False), options.get("source")
         task = PartTask(settings.store_url, name, skip, source and _absolute(source))
         is_done = partial(_is_done, settings, name)
@@ -114,12 +114,6 @@ def run_plan(
         except Unavailable as error:
             error.add_note(f"parts that are done stay done: lodefs plan status {name}")
             raise
-
-
-def spread(parts: Sequence[int]) -> list[int]:
-    """Returns the parts in the order in which an executor gets them. Neighbours often have versions
-    of the same files, and two tasks that read them at once would both store what is new."""
-    return [*parts[::2], *parts[1::2]]
 
 
 def status_of(name: str, *, store: str | None = None, session: Session | None = None) -> PlanStatus:

@@ -103,5 +103,5 @@ def test_large_files_are_in_pieces(tree: Tree, whole: int, step: int) -> None:
 def test_parts_grow() -> None:
     """A source of many files has more than one part early, and few large ones later."""
     limits = PartLimits()
-    assert (limits.of(0).files, limits.of(0).size_bytes) == (2000, 256 << 20)
+    assert (limits.of(0).files, limits.of(0).size_bytes) == (500, 64 << 20)
     assert limits.of(200) == limits
