@@ -18,7 +18,7 @@ from loadtests.simulation.pushing import (
     traced,
 )
 
-SMALL = Settings(workers=3, dataset_bytes=150 * 10**9, killed=0)
+SMALL = Settings(workers=3, dataset_bytes=700 * 10**9, killed=0)
 
 
 def test_a_gate_lets_so_many_through_in_a_second() -> None:
