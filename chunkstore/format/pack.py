@@ -17,6 +17,7 @@ from typing import NamedTuple
 from blake3 import blake3
 
 from lodefs.chunkstore.errors import Corrupt, Purged, TooLarge, UnknownFormat
+from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.chunking import CHUNK_SIZE_BYTES_LIMIT
 from lodefs.chunkstore.format.compression import CODECS, RAW, decompress
 from lodefs.chunkstore.format.names import ID_BYTES, ChunkId, PackId
@@ -40,6 +41,14 @@ _TRAILER_HEAD = struct.Struct("<8sHHIQII")
 TRAILER_SIZE_BYTES = _TRAILER_HEAD.size + ID_BYTES
 ROW_SIZE_BYTES = ID_BYTES + 4 + 4 + 1
 _ID_ROW_SIZE_BYTES = ID_BYTES + 4
+
+
+class WrongChunk(Corrupt):
+    """Chunks of a pack do not match their ids. ``number`` is the first such chunk, if known."""
+
+    def __init__(self, message: str, number: int | None) -> None:
+        super().__init__(message)
+        self.number = number
 
 
 class ChunkPlace(NamedTuple):
@@ -375,6 +384,27 @@ def unpack(place: ChunkPlace, stored: Buffer) -> Buffer:
     if blake3(raw).digest() != place.id:
         raise Corrupt(f"bytes do not match chunk {place.id.hex()}")
     return raw
+
+
+def unpack_chunks(
+    index: PackIndex, first: int, count: int, data: Buffer, data_offset: int | None = None
+) -> list[Buffer]:
+    """Returns the verified raw bytes of consecutive chunks; b"" for one that is gone. ``data`` are
+    the pack's bytes from ``data_offset`` on, or from the first of these chunks on. Raises:
+    WrongChunk."""
+    start = index.offsets[first] if data_offset is None else data_offset
+    view = memoryview(data)
+    chunks: list[Buffer] = []
+    for n, place in enumerate(index.places(first, count), first):
+        at = place.offset - start
+        if place.codec in GONE:
+            chunks.append(b"")
+            continue
+        try:
+            chunks.append(unpack(place, view[at : at + place.stored_size_bytes]))
+        except Corrupt as error:
+            raise WrongChunk(f"chunk {n} of {keys.pack(index.pack_id)}: {error}", n) from error
+    return chunks
 
 
 def _u32s(data: Buffer) -> array[int]:

@@ -14,19 +14,14 @@ from lodefs.chunkstore.errors import UNREADABLE, Changed, Corrupt, NotFound
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.compression import RawStreak
 from lodefs.chunkstore.format.names import PackId, Spec
-from lodefs.chunkstore.format.pack import PackIndex
+from lodefs.chunkstore.format.pack import PackIndex, unpack_chunks
 from lodefs.chunkstore.format.virtual_pack import PlacedRun, VirtualPack
 from lodefs.chunkstore.journal.named_packs import named_packs
 from lodefs.chunkstore.maintenance.inventory import PackList
 from lodefs.chunkstore.maintenance.late_writes import drop_purged
 from lodefs.chunkstore.objects.in_place.virtual_packs import stored_etag, virtual_pack_of
 from lodefs.chunkstore.objects.interface import ObjectStore
-from lodefs.chunkstore.repo.pack_reader import (
-    PackIndexVersion,
-    read_index,
-    read_stored,
-    unpack_chunks,
-)
+from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, read_index, read_stored
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.parallel_map import map_ahead
 from lodefs.chunkstore.system.progress import Progress

@@ -17,7 +17,7 @@ from lodefs.chunkstore.errors import UNREADABLE, Changed
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.journal import DeadChunks
 from lodefs.chunkstore.format.names import PackId
-from lodefs.chunkstore.format.pack import DROPPED, PackIndex
+from lodefs.chunkstore.format.pack import DROPPED, PackIndex, unpack_chunks
 from lodefs.chunkstore.format.virtual_pack import VirtualPack
 from lodefs.chunkstore.maintenance.mark import Marked
 from lodefs.chunkstore.objects.in_place.virtual_packs import stored_etag, virtual_pack_of
@@ -30,7 +30,6 @@ from lodefs.chunkstore.repo.pack_reader import (
     ordinary_index_or_none,
     read_index,
     read_stored,
-    unpack_chunks,
 )
 from lodefs.chunkstore.system.parallel_map import map_ahead
 from lodefs.chunkstore.system.rate import Rate

@@ -28,13 +28,13 @@ from lodefs.chunkstore.format.composite import (
     encode_looked,
 )
 from lodefs.chunkstore.format.names import ChunkId, PackId
-from lodefs.chunkstore.format.pack import PURGED, PackIndex
+from lodefs.chunkstore.format.pack import PURGED, PackIndex, unpack_chunks
 from lodefs.chunkstore.journal.purges import Purges
 from lodefs.chunkstore.maintenance.compact import TRIES
 from lodefs.chunkstore.maintenance.late_writes import drop_purged, holding
 from lodefs.chunkstore.objects.interface import Part, read_whole
 from lodefs.chunkstore.objects.pack_locations import PackLocations, composite_parts, place_of
-from lodefs.chunkstore.repo.pack_reader import index_or_none, unpack_chunks
+from lodefs.chunkstore.repo.pack_reader import index_or_none
 from lodefs.chunkstore.system.rate import Rate
 from lodefs.chunkstore.types import Buffer
 

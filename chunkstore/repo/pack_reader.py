@@ -21,13 +21,13 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.pack import (
-    GONE,
     TAIL_SIZE_BYTES,
     TRAILER_SIZE_BYTES,
     PackIndex,
     Trailer,
-    unpack,
 )
+from lodefs.chunkstore.format.pack import WrongChunk as WrongChunk
+from lodefs.chunkstore.format.pack import unpack_chunks as unpack_chunks
 from lodefs.chunkstore.format.tree import SIZE_BYTES_MAX as TREE_SIZE_BYTES_MAX
 from lodefs.chunkstore.format.tree import Kind, Segment, TreeEntry, decode_tree, tree_digest
 from lodefs.chunkstore.format.virtual_pack import VirtualPack
@@ -55,14 +55,6 @@ class PackIndexVersion:
 
     index: PackIndex
     etag: str
-
-
-class WrongChunk(Corrupt):
-    """Chunks of a pack do not match their ids. ``number`` is the first such chunk, if known."""
-
-    def __init__(self, message: str, number: int | None) -> None:
-        super().__init__(message)
-        self.number = number
 
 
 class LostPack(Corrupt):
@@ -393,27 +385,6 @@ def _read_range(
     if len(part.data) != size_bytes:
         raise Corrupt(f"{key} is truncated: {size_bytes} bytes at {offset} are missing")
     return part.data
-
-
-def unpack_chunks(
-    index: PackIndex, first: int, count: int, data: Buffer, data_offset: int | None = None
-) -> list[Buffer]:
-    """Returns the verified raw bytes of consecutive chunks; b"" for one that is gone. ``data`` are
-    the pack's bytes from ``data_offset`` on, or from the first of these chunks on. Raises:
-    WrongChunk."""
-    start = index.offsets[first] if data_offset is None else data_offset
-    view = memoryview(data)
-    chunks: list[Buffer] = []
-    for n, place in enumerate(index.places(first, count), first):
-        at = place.offset - start
-        if place.codec in GONE:
-            chunks.append(b"")
-            continue
-        try:
-            chunks.append(unpack(place, view[at : at + place.stored_size_bytes]))
-        except Corrupt as error:
-            raise WrongChunk(f"chunk {n} of {keys.pack(index.pack_id)}: {error}", n) from error
-    return chunks
 
 
 def check_tree(entry: TreeEntry) -> None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import socket
+from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import msgspec
 
 from lodefs.chunkstore.format.decoding import msgpack_decoder
+from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.objects.ranges.order import HttpOrder
 from lodefs.chunkstore.protocol import rpc
 
@@ -45,8 +47,8 @@ class WriteTarget(msgspec.Struct, frozen=True, array_like=True):
 
 class FetchTask(msgspec.Struct, frozen=True, array_like=True, tag="fetch"):
     """Consecutive chunks of a pack: where to read them (None: from ``offset`` of the first file),
-    their ids, sizes (arrays of u32) and codecs, and where to write them: to files with at least
-    ``lengths_bytes``, unless somebody truncated them."""
+    their columns of the pack's index (sizes are arrays of u32), and where to write them: to files
+    with at least ``lengths_bytes``, unless somebody truncated them."""
 
     http: HttpOrder | None
     offset: int
@@ -56,6 +58,11 @@ class FetchTask(msgspec.Struct, frozen=True, array_like=True, tag="fetch"):
     codecs: bytes
     targets: tuple[WriteTarget, ...]
     lengths_bytes: tuple[int, ...]
+
+    def index(self) -> PackIndex:
+        """Returns the index of a pack of these chunks alone."""
+        stored_sizes, raw_sizes = array("I", self.stored_sizes), array("I", self.raw_sizes)
+        return PackIndex(self.ids, raw_sizes, stored_sizes, self.codecs)
 
 
 class FetchReport(msgspec.Struct, frozen=True, array_like=True):

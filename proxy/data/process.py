@@ -14,14 +14,12 @@ import socket
 import sys
 import threading
 import time
-from array import array
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from itertools import accumulate
 
-from lodefs.chunkstore.errors import Changed, Corrupt, LodefsError
-from lodefs.chunkstore.format.names import ID_BYTES, ChunkId
-from lodefs.chunkstore.format.pack import ChunkPlace, unpack
+from lodefs.chunkstore.errors import Changed, LodefsError
+from lodefs.chunkstore.format.pack import PackIndex, WrongChunk, unpack_chunks
 from lodefs.chunkstore.objects.ranges.stream import Body, FileBody, RangeStreams
 from lodefs.chunkstore.protocol import rpc
 from lodefs.chunkstore.system import libc
@@ -108,7 +106,8 @@ class Worker:
 
     def _carried_out(self, order: FetchTask, fds: Sequence[int]) -> FetchReport:
         begin_s = time.monotonic()
-        size_bytes = sum(_u32s(order.stored_sizes))
+        index = order.index()
+        size_bytes = index.offsets[-1]
         source: AbstractContextManager[Body]
         if order.http is None:
             source, files = nullcontext(FileBody(fds[0], order.offset)), fds[1:]
@@ -116,7 +115,7 @@ class Worker:
             source, files = self._streams.get(order.http, size_bytes), fds
         try:
             with source as body:
-                wrong = self._fetch(order, body, files)
+                wrong = self._fetch(order, index, body, files)
         except Changed:
             return FetchReport(orders.CHANGED)
         except _Slow:
@@ -127,51 +126,41 @@ class Worker:
             return FetchReport(orders.FAILED, why=_text(error))
         seconds = time.monotonic() - begin_s
         if wrong is not None:
-            return FetchReport(orders.WRONG, *wrong, size_bytes, seconds)
+            why = str(wrong.__cause__)
+            return FetchReport(orders.WRONG, wrong.number or 0, why, size_bytes, seconds)
         return FetchReport(orders.DONE, 0, "", size_bytes, seconds)
 
-    def _fetch(self, order: FetchTask, body: Body, files: Sequence[int]) -> tuple[int, str] | None:
-        """Receives, verifies and writes everything. Returns the first wrong chunk, and why. Raises:
-        _Slow if the disk was too slow."""
-        wrong: tuple[int, str] | None = None
+    def _fetch(
+        self, order: FetchTask, index: PackIndex, body: Body, files: Sequence[int]
+    ) -> WrongChunk | None:
+        """Receives, verifies and writes everything. Returns the error of the first wrong chunk.
+        Raises: _Slow if the disk was too slow."""
+        wrong: WrongChunk | None = None
         write_s = 0.0
-        stored_sizes, raw_sizes = _u32s(order.stored_sizes), _u32s(order.raw_sizes)
-        raw_starts = list(accumulate(raw_sizes, initial=0))
-        for first, end, size_bytes in _batches(stored_sizes, raw_sizes):
+        for first, end in _batches(index):
+            size_bytes = index.offsets[end] - index.offsets[first]
             if size_bytes > len(self._buffer):  # one large chunk
                 self._buffer = memoryview(bytearray(size_bytes))
             body.read_into(self._buffer[:size_bytes])
             if wrong is not None:
                 continue  # read the rest, so that the connection can be used again
-            raws: list[Buffer] = []
-            at = 0
-            for n in range(first, end):
-                try:
-                    place = ChunkPlace(
-                        ChunkId(order.ids[n * ID_BYTES : (n + 1) * ID_BYTES]),
-                        at,
-                        stored_sizes[n],
-                        raw_sizes[n],
-                        order.codecs[n],
-                    )
-                    raws.append(unpack(place, self._buffer[at : at + stored_sizes[n]]))
-                except Corrupt as error:
-                    wrong = (n, str(error))
-                    break
-                at += stored_sizes[n]
-            else:
-                begin_s = time.monotonic()
-                with self._writing.turn():
-                    _write(order, raw_starts, first, raws, files)
-                write_s += time.monotonic() - begin_s
-                if write_s > SLOW_S and end < len(raw_sizes):
-                    raise _Slow
+            try:
+                raws = unpack_chunks(index, first, end - first, self._buffer)
+            except WrongChunk as error:
+                wrong = error
+                continue
+            begin_s = time.monotonic()
+            with self._writing.turn():
+                _write(order, index, first, raws, files)
+            write_s += time.monotonic() - begin_s
+            if write_s > SLOW_S and end < len(index):
+                raise _Slow
         return wrong
 
 
 def _write(
     order: FetchTask,
-    raw_starts: Sequence[int],
+    index: PackIndex,
     first: int,
     raws: Sequence[Buffer],
     files: Sequence[int],
@@ -186,31 +175,20 @@ def _write(
                 raise _FileTruncated(target.file, "it was removed")
             if status.st_size < order.lengths_bytes[target.file]:
                 raise _FileTruncated(target.file, f"it was truncated to {status.st_size} bytes")
-            offset = target.offset + raw_starts[low] - raw_starts[target.first]
+            offset = target.offset + index.raw_offsets[low] - index.raw_offsets[target.first]
             write_at(files[target.file], offset, raws[low - first : high - first])
 
 
-def _batches(
-    stored_sizes: Sequence[int], raw_sizes: Sequence[int]
-) -> Iterator[tuple[int, int, int]]:
-    """Yields chunks [first, end) of about BATCH_SIZE_BYTES stored, or RAW_SIZE_BYTES_MAX raw, and
-    the number of stored bytes."""
-    first = size_bytes = raw_bytes = 0
-    for n, (one, raw) in enumerate(zip(stored_sizes, raw_sizes, strict=True)):
-        is_full = size_bytes + one > BATCH_SIZE_BYTES or raw_bytes + raw > RAW_SIZE_BYTES_MAX
-        if n > first and is_full:
-            yield first, n, size_bytes
-            first, size_bytes, raw_bytes = n, 0, 0
-        size_bytes += one
-        raw_bytes += raw
-    if stored_sizes:
-        yield first, len(stored_sizes), size_bytes
-
-
-def _u32s(data: bytes) -> array[int]:
-    numbers = array("I")
-    numbers.frombytes(data)
-    return numbers
+def _batches(index: PackIndex) -> Iterator[tuple[int, int]]:
+    """Yields chunks [first, end) of at most BATCH_SIZE_BYTES stored and RAW_SIZE_BYTES_MAX raw, or
+    one that is larger."""
+    first = 0
+    while first < len(index):
+        stored = bisect_right(index.offsets, index.offsets[first] + BATCH_SIZE_BYTES)
+        raw = bisect_right(index.raw_offsets, index.raw_offsets[first] + RAW_SIZE_BYTES_MAX)
+        end = max(min(stored, raw) - 1, first + 1)
+        yield first, end
+        first = end
 
 
 def _text(error: BaseException) -> str:

@@ -9,8 +9,7 @@ retries.
 from __future__ import annotations
 
 import logging
-from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import Changed, LodefsError, Unavailable
@@ -115,11 +114,11 @@ class DataPlane:
             places[report.number].drop(report.why)
         if report.outcome == orders.SLOW:
             write.gate.note_slow()
-        self._heed(report, pack_index, first, count, read.done)
+        self._heed(report, pack_index, first, read.done)
         return PlaneWrite(report.received_bytes, write.commit(places))
 
     def _heed(
-        self, report: FetchReport, pack_index: PackIndexVersion, first: int, count: int, done: Done
+        self, report: FetchReport, pack_index: PackIndexVersion, first: int, done: Done
     ) -> None:
         """Counts what arrived. Raises: the error in the report."""
         key = keys.pack(pack_index.index.pack_id)
@@ -129,7 +128,7 @@ class DataPlane:
             return
         if report.outcome == orders.WRONG:
             done(report.received_bytes, report.seconds, None)
-            number = _numbers(pack_index, first, count)[report.number]
+            number = first + report.number
             raise WrongChunk(f"chunk {number} of {key}: {report.why}", number)
         if report.outcome == orders.CHANGED:
             done(0, report.seconds, Changed)
@@ -148,33 +147,22 @@ def _order_of(
     parts: Sequence[Part],
     places: Sequence[Reservation],
 ) -> FetchTask:
-    index, coming = pack_index.index, _numbers(pack_index, first, count)
-    serials: Mapping[int, int] | None = None  # numbers of chunks in the order; None: as in the pack
-    if len(coming) < count:
-        serials = {n: serial for serial, n in enumerate(coming)}
+    index, end = pack_index.index, first + count
     targets: list[WriteTarget] = []
     for file, (part, placed) in enumerate(zip(parts, places, strict=True)):
-        numbers = iter(n - first if serials is None else serials[n] for n in part.numbers)
+        numbers = iter(n - first for n in part.numbers)
         for run in placed.runs:
             targets += _targets(file, run.offset, [(next(numbers), c) for c in run.chunks])
-    ids = index.ids
     return FetchTask(
         read.http,
         read.offset,
-        b"".join([ids[n * ID_BYTES : (n + 1) * ID_BYTES] for n in coming]),
-        array("I", [index.stored_sizes[n] for n in coming]).tobytes(),
-        array("I", [index.raw_sizes[n] for n in coming]).tobytes(),
-        bytes([index.codecs[n] for n in coming]),
+        index.ids[first * ID_BYTES : end * ID_BYTES],
+        index.stored_sizes[first:end].tobytes(),
+        index.raw_sizes[first:end].tobytes(),
+        index.codecs[first:end],
         tuple(targets),
         tuple(placed.file.length_bytes for placed in places),
     )
-
-
-def _numbers(pack_index: PackIndexVersion, first: int, count: int) -> Sequence[int]:
-    """Returns the numbers of the chunks in an order for a run: those whose bytes the pack still
-    has, which lie one after the other."""
-    runs = pack_index.index.live_runs(first, count)
-    return [n for at, some in runs for n in range(at, at + some)]
 
 
 def _targets(file: int, offset: int, chunks: Sequence[tuple[int, Chunk]]) -> Iterator[WriteTarget]:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.data import process
 from lodefs.proxy.data.order import FetchTask
@@ -20,13 +21,13 @@ DEAD = (*_PROGRAM, "600")
 
 def _slowly(
     order: FetchTask,
-    raw_starts: Sequence[int],
+    index: PackIndex,
     first: int,
     raws: Sequence[Buffer],
     files: Sequence[int],
 ) -> None:
     threading.Event().wait(_pause_s)
-    _write(order, raw_starts, first, raws, files)
+    _write(order, index, first, raws, files)
 
 
 _write = process._write

@@ -11,17 +11,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from lodefs.chunkstore.errors import Changed, Corrupt, SourceLost, SourceUnknown
 from lodefs.chunkstore.format import keys
-from lodefs.chunkstore.format.pack import PackIndex
+from lodefs.chunkstore.format.pack import PackIndex, unpack_chunks
 from lodefs.chunkstore.format.virtual_pack import SourceObject, VirtualPack
 from lodefs.chunkstore.maintenance.adopt import Written, adopt_pack
 from lodefs.chunkstore.objects.in_place.virtual_packs import VirtualPacks, is_virtual_etag
-from lodefs.chunkstore.repo.pack_reader import (
-    PackReader,
-    read_index,
-    read_pack,
-    read_stored,
-    unpack_chunks,
-)
+from lodefs.chunkstore.repo.pack_reader import PackReader, read_index, read_pack, read_stored
 from tests.support.chunkstore.memory_objects import MemoryObjects
 from tests.support.chunkstore.memory_source import MemorySource, sources_of
 from tests.support.chunkstore.virtual_packs import (
