@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import InvalidInput, NotFound
+from lodefs.chunkstore.format.foreign import git
 from lodefs.chunkstore.system.sockets import Peer
 
 EVERYBODY = "*"
@@ -29,6 +30,13 @@ class AccessRule(NamedTuple):
     pattern: str
     gids: frozenset[int] | None
 
+    def covers(self, repo: str) -> bool:
+        """Whether it is of a repository. One that nodes import from Git may have several names,
+        since its server knows it with and without .git, and perhaps in any case."""
+        if repo.startswith(f"{git.TREE_BELOW}/"):
+            return fnmatchcase(_git_name(repo), _git_name(self.pattern))
+        return fnmatchcase(repo, self.pattern)
+
 
 class AccessRules(NamedTuple):
     """All rules of a node. They do not apply to the users ``free_uids``."""
@@ -42,11 +50,11 @@ class AccessRules(NamedTuple):
 
     def covers(self, repo: str) -> bool:
         """Whether any of them is of a repository."""
-        return any(fnmatchcase(repo, rule.pattern) for rule in self.rules)
+        return any(rule.covers(repo) for rule in self.rules)
 
     def groups_of(self, repo: str) -> frozenset[int] | None:
         """Returns the groups that may read a repository; None: everybody."""
-        found = [rule for rule in self.rules if fnmatchcase(repo, rule.pattern)]
+        found = [rule for rule in self.rules if rule.covers(repo)]
         return max(found, key=lambda rule: len(rule.pattern)).gids if found else None
 
     def may_read(self, peer: Peer, repo: str) -> bool:
@@ -71,6 +79,10 @@ class AccessRules(NamedTuple):
 
 
 NO_RULES = AccessRules()
+
+
+def _git_name(name: str) -> str:
+    return name.lower().removesuffix(".git")
 
 
 def hidden(repo: str) -> NotFound:

@@ -14,6 +14,8 @@ TABLE = {
     "medical/public/*": ("*",),
     "closed": (),
     "other/*": ("nosuch",),
+    "git/h/Org/secret": ("cardiology",),
+    "git/h/org/more.git": ("cardiology",),
 }
 GIDS = {"cardiology": 1100}
 
@@ -34,6 +36,13 @@ def made(said: list[str] | None = None) -> AccessRules:
         ("medical/public/x", (), True),
         ("closed", (1100, 1200), False),
         ("other/x", (1100,), False),
+        ("git/h/Org/secret", (1100,), True),
+        ("git/h/Org/secret", (), False),
+        ("git/h/Org/secret.git", (), False),  # its Git server knows it by all these names
+        ("git/h/org/SECRET.git", (), False),
+        ("git/h/org/more", (), False),
+        ("git/h/org/secrets", (), True),
+        ("Closed", (), True),
     ],
 )
 def test_the_longest_pattern_decides(repo: str, gids: tuple[int, ...], may: bool) -> None:
