@@ -30,6 +30,21 @@ def write_at(fd: int, offset: int, buffers: Sequence[Buffer]) -> int:
     return at - offset
 
 
+def damage(fd: int, length_bytes: int) -> str:
+    """Returns how somebody else damaged a file of at least ``length_bytes``, as far as its name and
+    size show, or "". Raises: OSError.
+
+    Bytes written after the end of a truncated file would leave zeros before them, which no reader
+    could tell from data.
+    """
+    status = os.fstat(fd)
+    if not status.st_nlink:
+        return "it was removed"
+    if status.st_size < length_bytes:
+        return f"it was truncated to {status.st_size} bytes"
+    return ""
+
+
 def _batches(buffers: Sequence[Buffer], offset: int) -> Iterator[list[memoryview]]:
     """Yields the buffers, which are cut at the multiples of a batch in the file."""
     batch: list[memoryview] = []

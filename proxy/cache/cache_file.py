@@ -15,7 +15,7 @@ from pathlib import Path
 
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.layout import FileKind, FileRow, FileState
-from lodefs.chunkstore.system.batched_writes import write_at
+from lodefs.chunkstore.system import batched_writes
 from lodefs.chunkstore.system.os_errors import DAMAGED
 from lodefs.chunkstore.types import Buffer
 
@@ -167,23 +167,14 @@ class CacheFile:
             return self.fd
 
     def damage(self) -> str:
-        """Returns how the file was damaged, as far as its size and name show, or "".
-
-        Bytes written after the end of a truncated file would leave zeros before them, which no
-        reader could tell from data.
-        """
-        length_bytes = self.length_bytes  # before stat: other threads may enlarge both
+        """Returns how the file was damaged, as far as its size and name show, or ""."""
+        length_bytes = self.length_bytes  # before fstat: other threads may enlarge both
         try:
-            status = os.fstat(self.open())
+            return batched_writes.damage(self.open(), length_bytes)
         except OSError as error:
             if error.errno not in DAMAGED:
                 raise
             return f"it cannot be opened: {error.strerror}"
-        if not status.st_nlink:
-            return "it was removed"
-        if status.st_size < length_bytes:
-            return f"it was truncated to {status.st_size} bytes"
-        return ""
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> str:
         """Adds bytes, unless the file was damaged, also while this waited for its turn: a write up
@@ -198,7 +189,7 @@ class CacheFile:
         with self._writing:
             damage = self.damage()
             if not damage:
-                write_at(fd, offset, buffers)
+                batched_writes.write_at(fd, offset, buffers)
             return damage
 
     def give_back(self, offset: int, size_bytes: int) -> None:

@@ -23,7 +23,7 @@ from lodefs.chunkstore.format.pack import PackIndex, WrongChunk, unpack_chunks
 from lodefs.chunkstore.objects.ranges.stream import Body, FileBody, RangeStreams
 from lodefs.chunkstore.protocol import rpc
 from lodefs.chunkstore.system import libc
-from lodefs.chunkstore.system.batched_writes import write_at
+from lodefs.chunkstore.system.batched_writes import damage, write_at
 from lodefs.chunkstore.system.processes import die_with_parent
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.data import order as orders
@@ -165,16 +165,12 @@ def _write(
     raws: Sequence[Buffer],
     files: Sequence[int],
 ) -> None:
-    """Writes the chunks from ``first`` on that have a target. Raises: OSError; _FileTruncated,
-    since a write after the end of a truncated file would leave zeros before it."""
+    """Writes the chunks from ``first`` on that have a target. Raises: OSError, _FileTruncated."""
     for target in order.targets:
         low, high = max(target.first, first), min(target.end, first + len(raws))
         if low < high:
-            status = os.fstat(files[target.file])
-            if not status.st_nlink:
-                raise _FileTruncated(target.file, "it was removed")
-            if status.st_size < order.lengths_bytes[target.file]:
-                raise _FileTruncated(target.file, f"it was truncated to {status.st_size} bytes")
+            if why := damage(files[target.file], order.lengths_bytes[target.file]):
+                raise _FileTruncated(target.file, why)
             offset = target.offset + index.raw_offsets[low] - index.raw_offsets[target.first]
             write_at(files[target.file], offset, raws[low - first : high - first])
 
