@@ -45,6 +45,7 @@ from loadtests.bench import (
     pushurl,
     pythons,
     readcheck,
+    readpaths,
     repaireach,
     repairs,
     s3ranges,
@@ -131,6 +132,10 @@ BENCHMARKS: dict[str, tuple[Benchmark, str]] = {
     "miss-modules": (
         missmodules.miss_modules,
         "the modules that a GET and a READ of a mount go through if their bytes are not cached",
+    ),
+    "read-path": (
+        readpaths.read_path,
+        "processor time of hits, and of cold reads by bytes and by places, in one process",
     ),
     "s3-range-get": (s3ranges.s3_range_get, "signed range GETs over S3 against /files/"),
     "proxy-restart": (proxies.restart, "ready again with 1,000,000 chunks cached"),
