@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from asyncio import Future
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from functools import partial
@@ -92,7 +92,7 @@ class Pool:
         Cancelling the awaiting task does not stop a running call; a waiting one is dropped.
         """
         within = copy_context()  # so that the thread knows its request
-        return await asyncio.wrap_future(self._submit(partial(within.run, call, *args, **kwargs)))
+        return await self._submit(partial(within.run, call, *args, **kwargs))
 
     async def bounded(self, what: str, deadline_s: float, call: Callable[[], T]) -> T:
         """Does what ``run`` does, for at most ``deadline_s`` including the wait. Raises:
@@ -126,7 +126,7 @@ class Pool:
             return self._running
 
     def _submit(self, call: Callable[[], T]) -> Future[T]:
-        future: Future[T] = Future()
+        future: Future[T] = asyncio.get_running_loop().create_future()
         with self._changed:
             if self._stopped:
                 raise Unavailable(f"the {self._name} threads have stopped")
@@ -185,7 +185,7 @@ class Pool:
                 self._changed.wait()
                 self._idle -= 1
             future, call = self._take()
-            if not future.set_running_or_notify_cancel():
+            if future.cancelled():
                 return True
             self._running += 1
         error, result = None, None
@@ -197,12 +197,20 @@ class Pool:
             self._running -= 1
             if self._stopped:
                 self._changed.notify_all()
-        if error is None:
-            future.set_result(result)
-        else:
-            future.set_exception(error)
-            del error, future  # the error holds this frame
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            future.get_loop().call_soon_threadsafe(_settle, future, result, error)
+        del error, future  # the error holds this frame
         return True
+
+
+def _settle(future: Future[Any], result: object, error: BaseException | None) -> None:
+    """Gives the outcome of a call to its caller, who may have gone."""
+    if future.done():
+        return
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
 
 
 _given_up: list[Pool] = []
