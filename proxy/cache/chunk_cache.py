@@ -108,7 +108,10 @@ class Cache(CacheTables):
     # --- finding chunks
 
     def find(self, keys: Sequence[bytes]) -> list[ChunkLocation | None]:
-        """Returns where chunks lie, by ``layout.chunk_keys``, with one index lookup for all."""
+        """Returns where chunks lie, by ``layout.chunk_keys``, with one index lookup for all; with
+        none if memory tells that no chunk is here, as of most units that are fetched."""
+        if self.lacks(keys):
+            return [None] * len(keys)
         files, decode = self.files, layout.decode_chunk_row
         found: list[ChunkLocation | None] = []
         for value in self.kv.get_many(keys):

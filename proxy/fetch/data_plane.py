@@ -54,18 +54,24 @@ class DataPlane:
         # to leave it alone.
         self._breaker = CircuitBreaker(PAUSE_S_FIRST, PAUSE_S_MAX)
 
+    def takes(
+        self, pack_index: PackIndexVersion, first: int, count: int, write: CacheWrite
+    ) -> bool:
+        """Whether data processes may fetch chunks [first, first + count): they run, and these are
+        enough."""
+        offsets = pack_index.index.offsets
+        if offsets[first + count] - offsets[first] < SIZE_BYTES_LEAST:
+            return False
+        return self.processes.start() and not write.gate.is_slow() and len(write.parts) <= PARTS_MAX
+
     def fetch(
         self, pack_index: PackIndexVersion, first: int, count: int, write: CacheWrite
     ) -> PlaneWrite | None:
-        """Fetches chunks [first, first + count) and writes those that have a place in the cache.
+        """Fetches chunks that data processes take, and writes those that have a place in the cache.
         Returns None if nothing was fetched. Raises: WrongChunk, Changed; Corrupt, Denied and others
         if the store's file cannot be read."""
         offsets = pack_index.index.offsets
         size_bytes = offsets[first + count] - offsets[first]
-        if size_bytes < SIZE_BYTES_LEAST or not self.processes.start():
-            return None
-        if write.gate.is_slow() or len(write.parts) > PARTS_MAX:
-            return None
         if not (self._breaker.is_closed or self._breaker.is_due()):
             return None
         key = keys.pack(pack_index.index.pack_id)

@@ -165,8 +165,9 @@ class StorePacks:
         self._check(pack_index, first, count)
         started()
         try:
-            if write is not None and self._plane is not None:
-                extents = self._by_plane(self._plane, pack_index, first, count, write)
+            plane = self._plane
+            if write and plane and plane.takes(pack_index, first, count, write):
+                extents = self._by_plane(plane, pack_index, first, count, write)
                 if extents is not None:
                     return Received(Origin.STORE, None, extents)
             return Received(Origin.STORE, self._read(pack_index, first, count), [])

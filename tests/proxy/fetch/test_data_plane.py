@@ -307,3 +307,18 @@ def test_places_have_the_bytes(rig: DiskRig, step: int, *, by_processes: bool) -
                     assert await bytes_by_places(node, name, step) == FILES[name]
 
     asyncio.run(read())
+
+
+def test_a_mount_has_data_processes_started(rig: DiskRig) -> None:
+    """Whoever shares the cache will read: data processes need not wait for the first large read,
+    which would be fetched by the proxy's own process."""
+    processes = DataProcesses(DataSettings(1))
+    data = DataPlane(processes, rig.below, transfer_timeout_s=WAIT_S)
+
+    async def run() -> None:
+        async with rig.node(data=data) as node:
+            assert not processes._keepers
+            node.cache_place()
+            assert len(processes._keepers) == 1
+
+    asyncio.run(run())
