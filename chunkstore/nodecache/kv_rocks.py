@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,6 +41,8 @@ LOG_SIZE_BYTES_MAX = 4 * 1024 * 1024  # a restart reads it again
 TABLES_MERGED_AT = 8
 TABLES_SLOW_AT, TABLES_STOP_AT = 32, 48
 SPACE_SIZE_BYTES = 64 * 1024 * 1024  # opening may need it, since logs become tables
+# The text of PyO3's error for calls of an object while another thread closes it
+_BEING_CLOSED = "Already mutably borrowed"
 SCAN_ROWS_MIN, SCAN_ROWS_MAX = 8, 512  # rows that a scan holds at once; longer scans hold more
 
 
@@ -73,13 +75,14 @@ class RocksKeyValues:
             self._db = _opened(self._path, options, AccessType.read_write())
 
     def get(self, key: bytes) -> bytes | None:
-        found: bytes | None = self._get(key)
+        found: bytes | None = self._read(lambda db: db.get(key))
         return found
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         if not keys:
             return []
-        found: list[bytes | None] = self._get(list(keys))
+        wanted: Any = list(keys)  # rocksdict's lists are invariant
+        found: list[bytes | None] = self._read(lambda db: db.get(wanted))
         return found
 
     def lacks(self, keys: Sequence[bytes]) -> bool:
@@ -88,17 +91,18 @@ class RocksKeyValues:
         except Exception:  # noqa: BLE001 - ``get`` says what is wrong
             return False
 
-    def _get(self, what: bytes | list[bytes]) -> Any:
+    def _read(self, call: Callable[[Rdict], Any]) -> Any:
+        """Returns the result of a call of the database, which is repeated if another thread is
+        opening that anew."""
         db = self._db
         try:
-            return db.get(what)  # type: ignore[arg-type]  # its lists are invariant
-        except DbClosedError as error:
-            with self._lock:
-                is_new = self._db is not db
-            if is_new:
-                return self._get(what)
-            raise _error_of(self._path, error) from error
+            return call(db)
         except Exception as error:
+            if isinstance(error, DbClosedError) or str(error) == _BEING_CLOSED:
+                with self._lock:
+                    is_new = self._db is not db
+                if is_new:
+                    return self._read(call)
             raise _error_of(self._path, error) from error
 
     def write(self, rows: Sequence[Row], *, durable: bool = False) -> None:
@@ -138,9 +142,7 @@ class RocksKeyValues:
 
     def scan(self, prefix: bytes, *, after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         start = max(prefix, after + b"\0" if after else b"")
-        with _translated(self._path):
-            cursor = self._db.iter()
-            cursor.seek(start)
+        cursor = self._read(lambda db: _cursor_at(db, start))
         count = SCAN_ROWS_MIN
         while True:
             with _translated(self._path):
@@ -151,14 +153,8 @@ class RocksKeyValues:
             count = min(4 * count, SCAN_ROWS_MAX)
 
     def floor(self, prefix: bytes, key: bytes) -> tuple[bytes, bytes] | None:
-        with _translated(self._path):
-            cursor = self._db.iter()
-            cursor.seek_for_prev(key)
-            if cursor.valid():
-                found: bytes = cursor.key()
-                return (found, cursor.value()) if found.startswith(prefix) else None
-            cursor.status()
-            return None
+        found: tuple[bytes, bytes] | None = self._read(lambda db: _last_row(db, key))
+        return found if found is not None and found[0].startswith(prefix) else None
 
     def catch_up(self) -> None:
         """Does nothing: the writer sees its own writes."""
@@ -214,6 +210,22 @@ def _read_only() -> AccessType:
 
 def _secondary(path: Path) -> AccessType:
     return AccessType.secondary(str(path))
+
+
+def _cursor_at(db: Rdict, key: bytes) -> Any:
+    cursor = db.iter()
+    cursor.seek(key)
+    return cursor
+
+
+def _last_row(db: Rdict, key: bytes) -> tuple[bytes, bytes] | None:
+    """Returns the last row up to a key."""
+    cursor: Any = db.iter()
+    cursor.seek_for_prev(key)
+    if cursor.valid():
+        return cursor.key(), cursor.value()
+    cursor.status()
+    return None
 
 
 def _next_rows(cursor: Any, prefix: bytes, count: int) -> list[tuple[bytes, bytes]]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from lodefs.chunkstore.errors import Corrupt, InUse, LodefsError, Unavailable
-from lodefs.chunkstore.nodecache.kv import KeyValues
+from lodefs.chunkstore.nodecache.kv import KeyValues, Row
 from lodefs.chunkstore.nodecache.kv_rocks import (
     BLOCK_CACHE_SIZE_BYTES,
     RocksKeyValues,
@@ -151,3 +154,34 @@ def test_a_damaged_index_is_corrupt(tmp_path: Path) -> None:
         manifest.write_bytes(os.urandom(100))
     with pytest.raises((Corrupt, Unavailable), match="index"):
         RocksKeyValues(path)
+
+
+def test_reads_go_on_while_a_full_index_is_opened_anew(tmp_path: Path) -> None:
+    """After a full disk the next write closes the database and opens it again: lookups and scans of
+    other threads wait for that, and none fails."""
+    kv = RocksKeyValues(tmp_path / "index", space_size_bytes=0)
+    rows: list[Row] = [(b"%04d" % n, b"x") for n in range(1000)]
+    kv.write(rows)
+    is_over = threading.Event()
+
+    def read() -> int:
+        reads = 0
+        while not is_over.is_set():
+            assert kv.get(b"0500") == b"x"
+            assert kv.get_many([b"0001", b"0999"]) == [b"x", b"x"]
+            assert kv.floor(b"0", b"0700") == (b"0700", b"x")
+            assert next(kv.scan(b"00")) == (b"0000", b"x")
+            reads += 1
+        return reads
+
+    with ThreadPoolExecutor(2) as pool:
+        reading = [pool.submit(read) for _ in range(2)]
+        for _ in range(10):
+            kv._is_stuck = True  # as a write leaves it that found no space
+            with suppress(InUse):  # a scan keeps it open: the next write tries again
+                kv.write([(b"written", b"y")])
+        is_over.set()
+        assert all(done.result() for done in reading)
+    kv.write([(b"written", b"y")])
+    assert kv.get(b"written") == b"y"
+    kv.close()
