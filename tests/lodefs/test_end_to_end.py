@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -27,7 +28,7 @@ class User:
         self.source = folder / "source"
         self.place = folder / "mount"
         for directory in (self.source, self.place):
-            directory.mkdir()
+            directory.mkdir(exist_ok=True)
         self.environment = {
             "HOME": str(folder),
             "XDG_CACHE_HOME": str(folder / "cache"),
@@ -55,9 +56,9 @@ class User:
         return self.place.stat().st_dev != self.folder.stat().st_dev
 
 
-@pytest.fixture
-def user() -> Iterator[User]:
-    """A user who pushed two versions of a small directory."""
+@pytest.fixture(scope="module")
+def pushed() -> Iterator[Path]:
+    """The folder of a user who pushed two versions of a small directory, for copies."""
     with private_directory() as folder:
         user = User(folder)
         user.lodefs("init", str(user.store))
@@ -68,6 +69,15 @@ def user() -> Iterator[User]:
         user.lodefs("tag", "vision/cats", "v1")
         (user.source / "d" / "a").write_text("second\n")
         user.lodefs("push", str(user.source), "vision/cats")
+        yield folder
+
+
+@pytest.fixture
+def user(pushed: Path) -> Iterator[User]:
+    """A user who pushed two versions of a small directory."""
+    with private_directory() as folder:
+        shutil.copytree(pushed, folder, symlinks=True, dirs_exist_ok=True)
+        user = User(folder)
         try:
             yield user
         finally:
