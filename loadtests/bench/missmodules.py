@@ -6,8 +6,9 @@ import os
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -32,7 +33,9 @@ from tests.support.proxy.rig import MIB, REPO, Rig, serve_rig
 READ_BYTES = CHUNK_BYTES = 64 << 10
 FILE_BYTES = 8 * MIB  # two packs of PACK_CHUNKS
 PACK_CHUNKS = 64
-FILES = {name: random.Random(name).randbytes(FILE_BYTES) for name in (b"a", b"b", b"c", b"d")}
+ROUNDS = 3  # what runs in all of them runs for the miss; other tasks and threads run in some
+GOT, MOUNTED = ([b"%s%d" % (kind, n) for n in range(ROUNDS + 1)] for kind in (b"got", b"mounted"))
+FILES = {name: random.Random(name).randbytes(FILE_BYTES) for name in (*GOT, *MOUNTED)}
 THREADS = 4
 MOUNT, PROXY = "mount", "proxy"
 FUSE = "fuse-"  # how the names of a worker's threads begin
@@ -42,30 +45,33 @@ Lines = dict[str, set[int]]  # the numbers of lines that ran, by module
 
 
 class Crossing:
-    """Notes the lines of lodefs that run in threads of this process, while somebody watches."""
+    """Notes the lines of lodefs that run in threads of this process."""
 
     def __init__(self) -> None:
         self._lines: dict[str, Lines] | None = None
 
-    @contextmanager
-    def watched(self) -> Iterator[dict[str, Lines]]:
-        """Yields what runs during the block in the threads of MOUNT, and in those of PROXY."""
-        lines: dict[str, Lines] = {MOUNT: {}, PROXY: {}}
-        self._lines = lines
-        try:
-            yield lines
-        finally:
+    def watch(self, read: Callable[[bytes], None], paths: Sequence[bytes]) -> dict[str, Lines]:
+        """Returns what runs at each read of a path but the first, in the threads of MOUNT, and in
+        those of PROXY."""
+        read(paths[0])
+        rounds: list[dict[str, Lines]] = []
+        for path in paths[1:]:
+            rounds.append({MOUNT: {}, PROXY: {}})
+            self._lines = rounds[-1]
+            read(path)
             self._lines = None
+        return {side: _in_all([lines[side] for lines in rounds]) for side in (MOUNT, PROXY)}
 
     def trace(self, frame: FrameType, event: str, _argument: Any) -> Callable[..., Any] | None:
         """Implements threading.settrace."""
         module = frame.f_globals.get("__name__", "")
-        if self._lines is None or not module.startswith("lodefs."):
+        lines = self._lines
+        if lines is None or not module.startswith("lodefs."):
             return None
         if event == "line":
             side = MOUNT if threading.current_thread().name.startswith(FUSE) else PROXY
             name = module.removeprefix("lodefs.")
-            self._lines[side].setdefault(name, set()).add(frame.f_lineno)
+            lines[side].setdefault(name, set()).add(frame.f_lineno)
         return self.trace
 
 
@@ -83,13 +89,9 @@ def miss_modules(scratch: Path) -> Result:
         threading.settrace(crossing.trace)  # of threads that are started from now on
         try:
             with serve_rig(rig) as (proxy, _):
-                _get(proxy, b"a")
-                with crossing.watched() as get:
-                    _get(proxy, b"b")
+                get = crossing.watch(partial(_get, proxy), GOT)
                 with _mounted(proxy) as read:
-                    read(b"c")
-                    with crossing.watched() as both:
-                        read(b"d")
+                    both = crossing.watch(read, MOUNTED)
         finally:
             threading.settrace(None)
             objects.close()
@@ -98,6 +100,11 @@ def miss_modules(scratch: Path) -> Result:
     _report(result, "READ, in the proxy", both[PROXY])
     result.add("READ: modules", len(both[MOUNT].keys() | both[PROXY].keys()))
     return result
+
+
+def _in_all(rounds: Sequence[Lines]) -> Lines:
+    modules = set.intersection(*(set(lines) for lines in rounds))
+    return {name: set.intersection(*(lines[name] for lines in rounds)) for name in modules}
 
 
 def _get(proxy: RunningProxy, path: bytes) -> None:
