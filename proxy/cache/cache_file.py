@@ -181,6 +181,10 @@ class CacheFile:
         to the end would hide that it was truncated. Returns what ``damage`` returns. Raises:
         OSError.
 
+        If the file is truncated between that look and the write, the look before the chunks are
+        indexed finds it, except after the write of the file's last bytes: no system call writes
+        only to a file of a given length.
+
         Threads write to different places, or the same bytes to one place, so that none overwrites
         another's bytes. They take turns, since the kernel lets only one thread write to a file, and
         a thread that waits for that in the kernel keeps its processor busy.
