@@ -29,7 +29,13 @@ from lodefs.proxy.fetch.cache_write import (
 )
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.pack_source import KnownWrongChunk, OnStarted, PackSource, Received
+from lodefs.proxy.fetch.pack_source import (
+    NOBODY,
+    FillListener,
+    KnownWrongChunk,
+    PackSource,
+    Received,
+)
 from lodefs.proxy.fetch.purged_chunks import PurgedChunks
 from lodefs.proxy.runtime.counters import Counter
 
@@ -73,23 +79,6 @@ class FetchResult:
         return sum(run.end - run.start for run in self.extents)
 
 
-class FillListener:
-    """Tells those who wait for a unit how far its fetch is; this one tells nobody. For any
-    thread."""
-
-    __slots__ = ()
-    wanted = range(0)  # the chunks to return copies of
-
-    def started(self) -> None:
-        """Notes that only the transfer is left."""
-
-    def received(self, result: FetchResult) -> None:
-        """Notes that all chunks are in memory, and are written next, which may take long."""
-
-
-NOBODY = FillListener()
-
-
 class CacheFill:
     """Fetches units into one cache. For any thread."""
 
@@ -127,14 +116,14 @@ class CacheFill:
         raws: RawChunks = {}
         for chunks, parts in self._missing(pack_index, unit):
             write = CacheWrite(self._cache, parts)
-            received = self._read(pack_index, chunks, source, listener.started, write)
+            received = self._read(pack_index, chunks, source, listener, write)
             result.origin = received.origin
             result.extents += received.extents
             if received.chunks is not None:
                 raws |= {n: raw for n, raw in zip(chunks, received.chunks, strict=True) if raw}
                 writes.append(write)
         if raws:
-            listener.received(FetchResult(memory=raws, origin=result.origin))
+            listener.received(raws, result.origin)
         # Copies, not views of everything
         result.memory = {n: bytes(raws[n]) for n in listener.wanted if n in raws}
         for write in writes:
@@ -199,7 +188,7 @@ class CacheFill:
         pack_index: PackIndexVersion,
         chunks: range,
         source: PackSource,
-        started: OnStarted = lambda: None,
+        listener: FillListener = NOBODY,
         write: CacheWrite | None = None,
     ) -> Received:
         """Reads chunks from a source. Wrong ones are read once more from the origin, with a new
@@ -208,7 +197,7 @@ class CacheFill:
         try:
             if self._purged_chunks.are_in(pack_index.index, chunks):
                 raise Changed(f"the index of pack {pack_id.hex()} is older than a purge")
-            return source.read(pack_index, chunks.start, len(chunks), started, write)
+            return source.read(pack_index, chunks.start, len(chunks), listener, write)
         except Changed:
             log.info("pack %s was rewritten: its index is read again", pack_id.hex())
         except Corrupt as error:

@@ -5,6 +5,7 @@ The files of the chunks are unknown here, so chunks go to slabs.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from bisect import bisect_right
@@ -20,11 +21,14 @@ from lodefs.proxy.cache.prefetch_accuracy import PrefetchAccuracy
 from lodefs.proxy.cache.reader import CacheReader
 from lodefs.proxy.fetch.cache_fill import Unit, cut_units
 from lodefs.proxy.fetch.file_ranges import ChunkPosition, DatasetFile, FileRanges
+from lodefs.proxy.fetch.flight import Follower
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.single_flight import Fetcher
 
 PIECE_SIZE_BYTES = 1024 * 1024  # held by a reader at once
 UNIT_SIZE_BYTES = 2 * 1024 * 1024  # smaller than for files, since the client gets units one by one
+PARENT_WAIT_S = 0.15  # for chunks that a node expects here in a moment
+WAITING_MAX = 256  # nodes that wait for that at once
 ANNOUNCED_MAX = 1024  # announcements that are remembered
 ANNOUNCED_S = 60.0  # the same announcement of another node says nothing new for this long
 
@@ -48,6 +52,7 @@ class ChunkReader:
         self._indexes = indexes
         self._accuracy = accuracy
         self._clock_s = clock_s
+        self._waiting = 0
         self._announced: Lru[tuple[PackId, int, int], float] = Lru(ANNOUNCED_MAX)
 
     async def index(self, pack: PackId, *, cached: bool, from_origin: bool) -> PackIndexVersion:
@@ -60,6 +65,24 @@ class ChunkReader:
         if found is None:
             raise NotFound(f"this node does not know pack {pack.hex()}")
         return found
+
+    async def will_be_here(self, pack_index: PackIndexVersion, first: int, count: int) -> bool:
+        """Whether all these chunks are in the cache or on their way to it, now or in a moment. Only
+        so many callers wait for that; others are told what is there now."""
+        if self._waiting >= WAITING_MAX:
+            return await self.is_here(pack_index, first, count)
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(PARENT_WAIT_S):
+                while True:
+                    begins = self._fetcher.beginning(pack_index.index.pack_id)
+                    if await self.is_here(pack_index, first, count):
+                        return True
+                    await begins.wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._waiting -= 1
 
     async def is_here(self, pack_index: PackIndexVersion, first: int, count: int) -> bool:
         """Whether all these chunks are in the cache or on their way to it."""
@@ -91,31 +114,34 @@ class ChunkReader:
         pack_index: PackIndexVersion,
         first: int,
         count: int,
+        follower: Follower | None = None,
         *,
-        from_origin: bool,
         more_bytes: int = 0,
     ) -> AsyncGenerator[Buffer, None]:
         """Yields the verified raw bytes of chunks [first, first + count), in pieces of at most a
-        MiB. If they are fetched, about ``more_bytes`` of the chunks after them are fetched, too.
-        Raises: the errors of fetching."""
+        MiB; to another node, which ``follower`` describes, as they come. If they are fetched, about
+        ``more_bytes`` of the chunks after them are fetched, too. Raises: the errors of fetching;
+        NotFound if the chunks were on their way to this node and do not come."""
         raw_offsets = pack_index.index.raw_offsets
         size_bytes = raw_offsets[first + count] - raw_offsets[first]
         segment = Segment(pack_index.index.pack_id, first, count, size_bytes)
         file = DatasetFile((segment,))
-        demand = _Demand(self._ranges, from_origin=from_origin, more_bytes=more_bytes)
+        demand = _Demand(self._ranges, follower, more_bytes)
         at = 0
         while at < size_bytes:
             wanted = range(at, min(at + PIECE_SIZE_BYTES, size_bytes))
             piece, _ = await self._ranges.read(file, wanted, size_bytes, demand)
-            yield piece
             at += len(piece)
+            if follower is not None:
+                follower.got_bytes = at
+            yield piece
 
 
 class _Demand:
     """Fetches all that a reader of chunks wants, unit by unit."""
 
-    def __init__(self, ranges: FileRanges, *, from_origin: bool, more_bytes: int) -> None:
-        self.from_origin = from_origin
+    def __init__(self, ranges: FileRanges, follower: Follower | None, more_bytes: int) -> None:
+        self.follower = follower
         self._ranges = ranges
         self._more_bytes = more_bytes
         self._ahead: list[tuple[PackIndexVersion, Unit]] = []
@@ -125,7 +151,7 @@ class _Demand:
         pack_index, raw_offsets = position.pack_index, position.pack_index.index.raw_offsets
         more = bisect_right(raw_offsets, raw_offsets[position.chunk] + self._more_bytes) - 1
         count = max(position.segment_end, more) - position.chunk
-        whole = Unit(position.pack, position.chunk, count, from_origin=self.from_origin)
+        whole = Unit(position.pack, position.chunk, count, from_origin=self.follower is not None)
         unit, *ahead = cut_units(whole, pack_index, UNIT_SIZE_BYTES)
         self._ahead = [(pack_index, one) for one in ahead]
         return unit

@@ -25,6 +25,7 @@ from lodefs.proxy.cache.extents import Extents, PackExtents, Run
 from lodefs.proxy.cache.reader import CacheReader
 from lodefs.proxy.fetch.cache_fill import FetchResult, Unit
 from lodefs.proxy.fetch.cache_write import CacheTarget, RawChunks
+from lodefs.proxy.fetch.flight import Follower
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.single_flight import Fetcher
 
@@ -94,8 +95,9 @@ class Demand(Protocol):
     """A reader's choice of what is fetched if bytes are missing."""
 
     @property
-    def from_origin(self) -> bool:
-        """Whether to ask the store without waiting for peers."""
+    def follower(self) -> Follower | None:
+        """The node that asks, if the reader is one: for it, the store is asked without waiting for
+        peers."""
 
     def unit(self, position: ChunkPosition) -> Unit:
         """Returns the unit to fetch, with the chunk at the position."""
@@ -144,7 +146,7 @@ class FileRanges:
             if place is not None:
                 demand.started()
                 return Part(place, fetched)
-            position = await self.position(file, wanted.start, from_origin=demand.from_origin)
+            position = await self._position(file, wanted.start, demand)
             position.pack_index.index.check_there(position.chunk, 1)
             fetched = await fetch(position, file, wanted, demand)
             if data := _joined(fetched.memory, position, wanted):
@@ -166,7 +168,7 @@ class FileRanges:
             if data is not None:
                 return data, Part(part.found, fetched)
             file.extents.clear()
-        position = await self.position(file, wanted.start, from_origin=demand.from_origin)
+        position = await self._position(file, wanted.start, demand)
         fetched = await self._direct(position, file, wanted, demand)
         data = _joined(fetched.memory, position, wanted)
         if not data:
@@ -200,17 +202,21 @@ class FileRanges:
         if not task.cancelled() and task.exception() is None:
             self._pack_extents.add(pack, task.result().extents)
 
+    async def _position(self, file: DatasetFile, at: int, demand: Demand) -> ChunkPosition:
+        return await self.position(file, at, from_origin=demand.follower is not None)
+
     async def _fetch(
         self, position: ChunkPosition, _file: DatasetFile, wanted: range, demand: Demand
     ) -> FetchResult:
         """Fetches the chunk at a position into the cache, with its unit."""
-        pack_index, chunk, for_peer = position.pack_index, position.chunk, demand.from_origin
-        flight = self._fetcher.join(position.pack, chunk, for_peer=for_peer)
+        pack_index, chunk, follower = position.pack_index, position.chunk, demand.follower
+        flight = self._fetcher.join(position.pack, chunk, follower)
         if flight is None:
             unit, end = demand.unit(position), position.end_of(wanted.stop)
             flight = self._fetcher.demand(pack_index, unit, chunk, end)
         demand.started()
-        result = await self._fetcher.result(pack_index, flight, chunk, for_peer=for_peer)
+        least = position.end_of(wanted.start + follower.least_bytes) - 1 if follower else chunk
+        result = await self._fetcher.result(pack_index, flight, chunk, follower, least)
         self._pack_extents.add(position.pack, result.extents)
         return result
 
@@ -219,13 +225,13 @@ class FileRanges:
     ) -> FetchResult:
         """Fetches the chunks of a range into memory."""
         unit = unit_around(file, position, wanted.start, wanted.stop)
-        unit = replace(unit, from_origin=demand.from_origin)
+        unit = replace(unit, from_origin=demand.follower is not None)
         return await self._fetcher.direct(position.pack_index, unit)
 
     async def _lookup(self, file: DatasetFile, at: int, end: int, demand: Demand) -> Place | None:
         """Returns the place of the bytes from ``at`` on that the index has, and remembers those up
         to ``end``."""
-        position = await self.position(file, at, from_origin=demand.from_origin)
+        position = await self._position(file, at, demand)
         index, chunk = position.pack_index.index, position.chunk
         last = min(position.end_of(end), chunk + LOOKUP_CHUNKS_MAX)
         places = await self._reads.find(index, chunk, last - chunk)

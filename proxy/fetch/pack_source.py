@@ -6,7 +6,6 @@ Blocking, for threads of the fetch pools. Implementations: StorePacks here, Peer
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from lodefs.chunkstore.errors import Corrupt, LodefsError, NotFound, Unavailable
@@ -26,7 +25,7 @@ from lodefs.chunkstore.repo.pack_reader import (
 from lodefs.chunkstore.repo.store import require_there
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.extents import Run
-from lodefs.proxy.fetch.cache_write import CacheWrite
+from lodefs.proxy.fetch.cache_write import CacheWrite, RawChunks
 from lodefs.proxy.fetch.data_plane import DataPlane
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.runtime.counters import Counter, Counts
@@ -34,9 +33,6 @@ from lodefs.proxy.tracing.spans import SpanKind, spanned
 from lodefs.proxy.tracing.traced_objects import store_attributes
 
 log = logging.getLogger("lodefs.cache")
-
-
-OnStarted = Callable[[], None]  # called when only the transfer is left
 
 
 class KnownWrongChunk(WrongChunk):
@@ -52,8 +48,29 @@ class Received(NamedTuple):
     extents: list[Run]
 
 
-def _ignored() -> None:
-    """Ignores the call."""
+class FillListener:
+    """Tells those who wait for a unit how far its fetch is; this one tells nobody. For any
+    thread."""
+
+    __slots__ = ()
+    wanted = range(0)  # the chunks to return copies of
+
+    def arrived(self, chunks: RawChunks) -> None:
+        """Notes that only the transfer is left, and verified chunks of which the bytes have come,
+        if the source sees them come."""
+
+    def stopped(self) -> None:
+        """Notes that the source has failed: nothing comes until ``arrived`` is called again."""
+
+    def received(self, chunks: RawChunks, origin: Origin | None) -> None:
+        """Notes that all chunks are in memory, and are written next, which may take long."""
+
+    def passes_to(self, address: str) -> bool:  # noqa: ARG002
+        """Whether the node at this address gets the chunks from this one as they come."""
+        return False
+
+
+NOBODY = FillListener()
 
 
 class PackSource(Protocol):
@@ -79,11 +96,10 @@ class PackSource(Protocol):
         pack_index: PackIndexVersion,
         first: int,
         count: int,
-        started: OnStarted = _ignored,
+        listener: FillListener = NOBODY,
         write: CacheWrite | None = None,
     ) -> Received:
-        """Reads consecutive chunks. ``started`` is called when only their transfer is left. With
-        ``write``, data processes may write them to the cache.
+        """Reads consecutive chunks. With ``write``, data processes may write them to the cache.
 
         Raises: Changed if the pack was rewritten, so that its index must be read again; the errors
         of ``index``.
@@ -157,13 +173,13 @@ class StorePacks:
         pack_index: PackIndexVersion,
         first: int,
         count: int,
-        started: OnStarted = _ignored,
+        listener: FillListener = NOBODY,
         write: CacheWrite | None = None,
     ) -> Received:
         """Reads with one ranged GET, of a data process if one can write the chunks to the cache.
         Raises: WrongChunk."""
         self._check(pack_index, first, count)
-        started()
+        listener.arrived({})
         try:
             plane = self._plane
             if write and plane and plane.takes(pack_index, first, count, write):

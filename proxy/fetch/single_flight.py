@@ -1,7 +1,7 @@
 """Single flight: one fetch serves all readers that miss the same chunks.
 
-A flight is one fetch unit under way: one future, one call in a thread. A waiting reader may leave
-without stopping it, and it ends by its deadline. A flight with a waiting reader starts at once. A
+A flight is one fetch unit under way: one future, one call in a thread, which ends by its deadline.
+A flight with a waiting reader starts at once. A
 flight ahead of readers waits for its turn, so that it delays nobody and large transfers do not
 compete for the processors; it starts at once when a reader needs it.
 """
@@ -14,12 +14,14 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
 from time import monotonic
+from weakref import WeakValueDictionary
 
-from lodefs.chunkstore.errors import Corrupt, DeadlineExceeded, Unavailable
+from lodefs.chunkstore.errors import Corrupt, DeadlineExceeded
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk
 from lodefs.chunkstore.repo.range_planner import UNIT_STORED_BYTES_MAX
-from lodefs.proxy.fetch.cache_fill import CacheFill, FetchResult, FillListener, Unit, part_of
+from lodefs.proxy.fetch.cache_fill import CacheFill, FetchResult, Unit, part_of
+from lodefs.proxy.fetch.flight import Flight, Follower, name_of
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.thread_pools import Pools, current_owner
 from lodefs.proxy.tracing.request_scope import sampled_trace_id
@@ -28,97 +30,10 @@ AHEAD_SIZE_BYTES_MAX = 8 * UNIT_STORED_BYTES_MAX  # in flight, above which there
 JOINED_MAX = 8  # how many flights a reader joins that fail at other chunks
 KEPT_SIZE_BYTES_MAX = AHEAD_SIZE_BYTES_MAX  # of units in memory that the cache did not take
 KEPT_S = 30.0
-LATE_S = 0.1  # after this, readers get bytes that wait for the cache's disk from memory
 RUNNING_SIZE_BYTES_MAX = 4 * UNIT_STORED_BYTES_MAX  # under way, above which read-ahead waits
 # Of announced units, which have 2 MiB: as much as peers announce; under way in half of the threads
 ANNOUNCED_SIZE_BYTES_MAX = 32 * UNIT_STORED_BYTES_MAX
 ANNOUNCED_RUNNING_SIZE_BYTES_MAX = UNIT_STORED_BYTES_MAX
-
-
-class Flight(FillListener):
-    """Chunks [first, end) of a pack on their way to the cache."""
-
-    __slots__ = (
-        "arrived",
-        "asked",
-        "bad",
-        "end",
-        "first",
-        "is_bulk",
-        "is_kept",
-        "is_late",
-        "is_read",
-        "may_start",
-        "owner",
-        "size_bytes",
-        "task",
-        "transferring",
-        "unit",
-        "wanted",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        unit: Unit,
-        size_bytes: int,
-        *,
-        is_bulk: bool,
-        waits_for_peers: bool,
-        wanted: range,
-        asked: tuple[int, int],
-    ) -> None:
-        self.unit = unit
-        self.asked = asked  # raw bytes [first, end) of the pack that a reader asked for
-        self.wanted = wanted  # chunks whose bytes a reader waits for
-        self.first = unit.first
-        self.end = unit.end
-        self.size_bytes = size_bytes
-        self.is_bulk = is_bulk
-        self.owner = current_owner.get()
-        self.transferring = not waits_for_peers  # True once bytes have begun to arrive
-        self.bad: int | None = None  # a chunk that made it fail
-        self.arrived: FetchResult | None = None  # in memory, and being written
-        self.is_late = False  # the writing takes long
-        self.is_read = False  # most of the kept chunks were read
-        self.is_kept = False  # it has ended; chunks that the cache did not take are in memory
-        self.may_start = asyncio.Event()
-        self.task: asyncio.Task[FetchResult]
-
-    def started(self) -> None:
-        """Lets peers wait for it, too."""
-        self.transferring = True
-
-    def received(self, result: FetchResult) -> None:
-        """Lets readers have the bytes while they are being written."""
-        self.arrived = result
-
-    def fetches(self, chunk: int) -> bool:
-        if self.is_kept:
-            return chunk in self.task.result().memory
-        return self.first <= chunk < self.end
-
-    def has_failed(self) -> bool:
-        """Whether it has ended without fetching anything."""
-        return self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
-
-    async def landed(self) -> FetchResult:
-        """Waits until it has ended, and returns what it fetched. Raises what it raised."""
-        try:
-            return await asyncio.shield(self.task)
-        except asyncio.CancelledError:
-            if self.task.cancelled():  # the flight was cancelled, not its reader
-                raise Unavailable("the proxy is shutting down") from None
-            raise
-
-    async def readable(self) -> FetchResult:
-        """Does what ``landed`` does, but does not wait for a slow disk of the cache: then it
-        returns the chunks in memory. Raises what the flight raised."""
-        while not self.task.done():
-            if self.is_late and self.arrived is not None:
-                return self.arrived
-            await asyncio.wait((self.task,), timeout=LATE_S)
-            self.is_late = self.arrived is not None
-        return await self.landed()
 
 
 @dataclass(slots=True)
@@ -160,6 +75,7 @@ class Fetcher:
         self._waiting: dict[Flight, None] = {}  # in the order of requests
         self._kept: OrderedDict[Flight, asyncio.TimerHandle] = OrderedDict()  # next to drop first
         self._kept_bytes = self._unread_bytes = 0  # of these; of those that nobody has read yet
+        self._beginnings: WeakValueDictionary[PackId, asyncio.Event] = WeakValueDictionary()
         self.in_flight_bytes = 0  # running and waiting, including bulk flights
         self.bulk_bytes = 0
 
@@ -169,11 +85,16 @@ class Fetcher:
         return len(self._waiting)
 
     def join(
-        self, pack: PackId, chunk: int, *, for_peer: bool = False, without: Collection[int] = ()
+        self,
+        pack: PackId,
+        chunk: int,
+        follower: Follower | None = None,
+        *,
+        without: Collection[int] = (),
     ) -> Flight | None:
         """Returns a flight that fetches the chunk and none of the chunks ``without``, if there is
-        one."""
-        for flight in self._of(pack, for_peer=for_peer):
+        one, and if the peer that wants to follow it may wait for it."""
+        for flight in self._of(pack, for_peer=follower is not None, follower=follower):
             if flight.fetches(chunk) and not any(map(flight.fetches, without)):
                 self._counts.add(Counter.JOINED)
                 self._start(flight)
@@ -183,14 +104,24 @@ class Fetcher:
         return None
 
     async def result(
-        self, pack_index: PackIndexVersion, flight: Flight, wanted: int, *, for_peer: bool = False
+        self,
+        pack_index: PackIndexVersion,
+        flight: Flight,
+        wanted: int,
+        follower: Follower | None = None,
+        least: int = 0,
     ) -> FetchResult:
         """Returns what a flight fetched, or one that fetched less: if other chunks of it were
-        wrong, the wanted one is fetched without them. Raises what the last flight raised."""
+        wrong, the wanted one is fetched without them. A peer that follows it gets what has come
+        when the chunk ``least`` has. Raises: what the last flight raised; NotFound as in
+        ``passed_on``."""
+        for_peer = follower is not None
         bad: set[int] = set()
         for n, around in enumerate((_around, *[_alone] * JOINED_MAX)):
             try:
-                return await flight.readable()
+                if follower is None:
+                    return await flight.readable()
+                return await flight.passed_on(follower, min(max(least, wanted), flight.end - 1))
             except Corrupt:
                 # Other nodes may have a good copy
                 others = flight.unit.from_origin and not for_peer
@@ -202,7 +133,7 @@ class Fetcher:
             unit = replace(part, from_origin=for_peer)
             joined = None
             if n < JOINED_MAX:  # the last try fetches it alone
-                joined = self.join(unit.pack, wanted, for_peer=for_peer, without=bad)
+                joined = self.join(unit.pack, wanted, follower, without=bad)
             flight = joined or self.demand(pack_index, unit, wanted)
         return await flight.readable()
 
@@ -211,13 +142,29 @@ class Fetcher:
         flights = self._of(pack, for_peer=True)
         return any(flight.fetches(chunk) for flight in flights)
 
-    def _of(self, pack: PackId, *, for_peer: bool) -> list[Flight]:
+    def beginning(self, pack: PackId) -> asyncio.Event:
+        """Returns the event that the bytes of another flight of a pack begin to come."""
+        event = self._beginnings.get(pack)
+        if event is None:
+            event = self._beginnings[pack] = asyncio.Event()
+        return event
+
+    def _begins(self, pack: PackId) -> None:
+        event = self._beginnings.pop(pack, None)
+        if event is not None:
+            event.set()
+
+    def _of(
+        self, pack: PackId, *, for_peer: bool, follower: Follower | None = None
+    ) -> list[Flight]:
         """Returns the flights of a pack without those that have failed and will be dropped: a
-        reader who joined such a flight would fail at once, again and again. A peer may only wait
-        for flights that wait for no peer themselves, since otherwise two nodes could wait for each
+        reader who joined such a flight would fail at once, again and again. A peer may only begin
+        to wait for flights whose bytes come, since otherwise two nodes could wait for each
         other."""
         flights = [one for one in self._flights.get(pack, ()) if not one.has_failed()]
-        return [one for one in flights if one.transferring] if for_peer else flights
+        if not for_peer:
+            return flights
+        return [one for one in flights if one.transferring or one.is_followed_by(follower)]
 
     def demand(
         self, pack_index: PackIndexVersion, unit: Unit, wanted: int, wanted_end: int = 0
@@ -295,7 +242,7 @@ class Fetcher:
     async def direct(self, pack_index: PackIndexVersion, unit: Unit) -> FetchResult:
         """Fetches all chunks of a small unit into memory, without the cache."""
         result = await self._pools.fetching(0, from_origin=unit.from_origin).bounded(
-            _name(unit), self._deadline_s, lambda: self._filler.read(pack_index, unit)
+            name_of(unit), self._deadline_s, lambda: self._filler.read(pack_index, unit)
         )
         self._counts.add(Counter.UNCACHED_BYTES, sum(map(len, result.memory.values())))
         return result
@@ -317,10 +264,13 @@ class Fetcher:
             waits_for_peers=self._filler.waits_for_peers(unit),
             wanted=wanted,
             asked=(raw_offsets[asked.start], raw_offsets[asked.stop]),
+            began=partial(self._begins, unit.pack),
         )
         flight.task = asyncio.create_task(self._fly(flight, pack_index, unit))
         flight.task.add_done_callback(partial(self._landed, flight))
         self._flights.setdefault(unit.pack, []).append(flight)
+        if flight.transferring:
+            self._begins(unit.pack)
         self.in_flight_bytes += flight.size_bytes
         self.bulk_bytes += flight.size_bytes * is_bulk
         if not is_bulk:
@@ -355,7 +305,7 @@ class Fetcher:
         try:
             pool = self._pools.fetching(flight.size_bytes, from_origin=unit.from_origin)
             result = await pool.bounded(
-                _name(unit),
+                name_of(unit),
                 self._deadline_s,
                 lambda: self._filler.fill(pack_index, unit, flight),
             )
@@ -372,7 +322,7 @@ class Fetcher:
 
     def _landed(self, flight: Flight, task: asyncio.Task[FetchResult]) -> None:
         self._remove(flight)
-        flight.arrived = None
+        flight.ended()
         self.in_flight_bytes -= flight.size_bytes
         self.bulk_bytes -= flight.size_bytes * flight.is_bulk
         if not flight.is_bulk:
@@ -454,8 +404,3 @@ def _alone(_flight: Flight, wanted: int) -> tuple[int, int]:
 def _size(pack_index: PackIndexVersion, unit: Unit) -> int:
     raw_offsets = pack_index.index.raw_offsets
     return raw_offsets[unit.first + unit.count] - raw_offsets[unit.first]
-
-
-def _name(unit: Unit) -> str:
-    last = unit.first + unit.count - 1
-    return f"chunks {unit.first} to {last} of pack {unit.pack.hex()}"

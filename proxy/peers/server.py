@@ -29,6 +29,7 @@ from lodefs.proxy.api.control_handlers import parsed
 from lodefs.proxy.api.responses import OCTETS, Answer, json_answer
 from lodefs.proxy.api.routes import parse_query
 from lodefs.proxy.fetch.chunk_reader import ChunkReader
+from lodefs.proxy.fetch.flight import Follower
 from lodefs.proxy.node import Upstream
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.membership.peer import Peer
@@ -50,13 +51,14 @@ _NUMBER = re.compile(rb"[0-9]{1,9}\Z")
 class ChunkRequest:
     """A request for chunks of a pack; or, if it ``is_index``, for the index, by a node that will
     soon read these chunks (none if ``count`` is 0). ``cached``: only for what is here or on its way
-    here."""
+    here; or, with ``waits``, in a moment."""
 
     pack: PackId
     cached: bool
     first: int = 0
     count: int = 0
     is_index: bool = False
+    waits: bool = False
 
 
 def parse_request(target: str) -> ChunkRequest:
@@ -74,7 +76,8 @@ def parse_request(target: str) -> ChunkRequest:
     first, count = (_number(query, name) for name in ("first", "count"))
     if count == 0:
         raise InvalidInput("count must be at least 1")
-    return ChunkRequest(pack, cached, first, count, is_index=is_index)
+    waits = query.get("wait") == b"1"
+    return ChunkRequest(pack, cached, first, count, is_index=is_index, waits=waits)
 
 
 async def _no_body() -> bytes:
@@ -170,7 +173,8 @@ class PeerServer:
         if size_bytes > CHUNKS_SIZE_BYTES_MAX:
             raise InvalidInput(f"{size_bytes} bytes exceed the limit of {CHUNKS_SIZE_BYTES_MAX}")
         # Before the load is checked: nothing may be awaited between that and what adds to it
-        if request.cached and not await self._packs.is_here(loaded, first, request.count):
+        is_here = self._packs.will_be_here if request.waits else self._packs.is_here
+        if request.cached and not await is_here(loaded, first, request.count):
             raise NotFound(f"not all of these chunks of pack {request.pack.hex()} are here")
         now_s = self._context.clock_s()
         chunks = range(first, end)
@@ -200,7 +204,8 @@ class PeerServer:
     ) -> AsyncGenerator[Buffer, None]:
         begin_s = self._context.clock_s()
         try:
-            pieces = self._packs.chunks(loaded, request.first, request.count, from_origin=True)
+            follower = Follower(peer, request.cached)
+            pieces = self._packs.chunks(loaded, request.first, request.count, follower)
             async with aclosing(pieces):
                 async for piece in pieces:
                     await paused(self._context.upload.reserve(len(piece), self._context.clock_s()))

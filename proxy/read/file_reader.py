@@ -53,7 +53,7 @@ class FileStream:
     piece, already read; iteration yields the others. ``origin`` says where bytes were fetched from;
     None: all of them were in the cache. The caller must close it."""
 
-    from_origin = False  # as a Demand
+    follower = None  # as a Demand
 
     def __init__(
         self,

@@ -103,11 +103,7 @@ class CachedTrees:
             loaded = await self._packs.index(segment.pack, cached=False, from_origin=False)
             loaded.index.check_run(*segment[1:])
             chunks = self._packs.chunks(
-                loaded,
-                segment.first,
-                segment.count,
-                from_origin=False,
-                more_bytes=WINDOW_SIZE_BYTES,
+                loaded, segment.first, segment.count, more_bytes=WINDOW_SIZE_BYTES
             )
             async for piece in chunks:
                 data += piece

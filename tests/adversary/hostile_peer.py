@@ -11,14 +11,21 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, urlsplit
 
+from msgspec.msgpack import encode
+
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.protocol import wire
 from lodefs.chunkstore.repo.pack_reader import read_index
+from lodefs.proxy.fetch.known_damage import DamagedChunks
+from lodefs.proxy.fetch.pack_source import StorePacks
+from lodefs.proxy.runtime.counters import Counts
 from tests.support.proxy.rig import Rig
 
 GARBAGE = random.Random(0).randbytes(1 << 20)
 DRIP_S = 0.2
 LATE_S = 0.8
+HALVED_SIZE_BYTES_MIN = 512 * 1024
 
 
 @dataclass
@@ -156,6 +163,75 @@ def lies_later(rig: Rig) -> Reply:
             lie(peer, connection, target)
 
     return reply
+
+
+End = Callable[[HostilePeer, socket.socket, int], None]  # of a body of which so many bytes lack
+
+
+def resets_midway(_peer: HostilePeer, connection: socket.socket, _left_bytes: int) -> None:
+    """Ends the connection with a reset."""
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    raise OSError("it is reset")
+
+
+def lies_midway(_peer: HostilePeer, connection: socket.socket, left_bytes: int) -> None:
+    """The rest is zeros."""
+    connection.sendall(bytes(left_bytes))
+
+
+def hangs_midway(peer: HostilePeer, _connection: socket.socket, _left_bytes: int) -> None:
+    """Nothing more comes."""
+    peer.stopped.wait()
+
+
+def drips_midway(peer: HostilePeer, connection: socket.socket, _left_bytes: int) -> None:
+    """A byte comes now and then."""
+    peer.drip(connection, b"\0")
+
+
+@dataclass
+class HalfOwner:
+    """An owner that sends one node the right first part of a unit, and refers all to ``members``
+    meanwhile. When ``passed_on`` is set, it ends the unit badly, and others before their first
+    byte."""
+
+    rig: Rig
+    end: End
+    members: list[str] = field(default_factory=list)
+    begun: threading.Event = field(default_factory=threading.Event)
+    passed_on: threading.Event = field(default_factory=threading.Event)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def reply(self, peer: HostilePeer, connection: socket.socket, target: str) -> None:
+        """Implements Reply."""
+        parts = urlsplit(target)
+        pack = PackId(bytes.fromhex(parts.path.split("/")[3]))
+        right = read_index(self.rig.objects.below, pack)
+        if parts.path.endswith("/index"):
+            _send(connection, layout.encode_pack_row(right.etag, right.index.encode()))
+            return
+        query = parse_qs(parts.query)
+        first, count = int(query["first"][0]), int(query["count"][0])
+        store = StorePacks(self.rig.objects.below, Counts(), DamagedChunks())
+        body = b"".join(store.read(right, first, count).chunks or ())
+        if len(body) < HALVED_SIZE_BYTES_MIN:
+            _send(connection, body)
+            return
+        head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
+        with self._lock:
+            is_next, _ = self.begun.is_set(), self.begun.set()
+        if self.passed_on.is_set():
+            connection.sendall(head)
+            self.end(peer, connection, len(body))
+            return
+        if is_next:
+            busy = encode(wire.Busy(0.05, self.members))
+            _send(connection, busy, status=b"503 Busy\r\nContent-Type: " + wire.MSGPACK.encode())
+            return
+        sent = len(body) * 3 // 4
+        connection.sendall(head + body[:sent])
+        self.passed_on.wait()
+        self.end(peer, connection, len(body) - sent)
 
 
 def _send(connection: socket.socket, body: bytes, *, status: bytes = b"200 OK") -> None:

@@ -7,6 +7,8 @@ import logging
 import random
 import time
 from collections.abc import Callable
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -16,10 +18,10 @@ from lodefs.proxy.peers.membership.peer_standing import Fault
 from lodefs.proxy.peers.security.tls import PeerTls
 from lodefs.proxy.runtime.counters import Counter
 from tests.adversary import hostile_peer as hostile
-from tests.adversary.hostile_peer import Reply
+from tests.adversary.hostile_peer import End, HalfOwner, Reply
 from tests.proxy.peers.certificates import Authority
-from tests.support.proxy.cluster import cluster_of, slow_clock_s
-from tests.support.proxy.rig import MIB, Rig, read_path
+from tests.support.proxy.cluster import Member, cluster_of, slow_clock_s
+from tests.support.proxy.rig import MIB, Rig, read_path, until
 
 FILES = {b"first": random.Random(1).randbytes(5 * MIB), b"then": random.Random(2).randbytes(MIB)}
 LIMIT_S = 60.0  # a hostile peer would take for ever; 2 s are asked, of a machine that is idle
@@ -50,6 +52,8 @@ NAMES = [
     *("hangs", "hangs-after-head", "never-accepts", "resets", "resets-body"),
     *("refuses", "wrong-length", "lacks-late", "lies", "lies-later"),
 ]
+LONG = random.Random(3).randbytes(4 * MIB)
+LATE_ENDS = (hostile.hangs_midway, hostile.drips_midway)
 
 
 @pytest.fixture
@@ -133,3 +137,74 @@ def test_a_handshake_that_hangs_costs_a_moment(rig: Rig, tmp_path: Path) -> None
 
     with hostile.hostile_peer(None) as peer:
         asyncio.run(run(Peer(peer.address, weight=1e6)))
+
+
+@pytest.mark.parametrize(
+    "end",
+    [hostile.resets_midway, hostile.lies_midway, hostile.hangs_midway, hostile.drips_midway],
+)
+def test_an_owner_that_fails_in_the_middle_of_what_is_passed_on(tmp_path: Path, end: End) -> None:
+    """One node gets most of a unit from it, and another one the same chunks from that node, before
+    the owner resets, lies, hangs or drips: both get the right bytes from elsewhere, and so does who
+    reads them from their caches again."""
+    rig = Rig(tmp_path, {b"first": LONG}, chunk_size_bytes=64 * 1024, pack_chunks=500)
+    # a clock by which nodes that wait for each other would do so for a minute
+    clock_s = time.monotonic if end in LATE_ENDS else slow_clock_s
+
+    async def run(bad: Peer, owner: HalfOwner) -> None:
+        async with cluster_of(rig, 2, others=[bad], clock_s=clock_s) as members:
+            owner.members += [one.address for one in members]
+            one, other = members
+            reads = [asyncio.create_task(read_path(one.node, b"first"))]
+            await until(partial(gets_half, one))
+            reads.append(asyncio.create_task(read_path(other.node, b"first")))
+            await until(lambda: one.count(Counter.PEER_SENT_BYTES) > 0)
+            owner.passed_on.set()
+            async with asyncio.timeout(LIMIT_S):
+                for read in reads:
+                    assert await read == LONG
+            for member in members:
+                assert await read_path(member.node, b"first") == LONG
+
+    owner = HalfOwner(rig, end)
+    with hostile.hostile_peer(owner.reply) as peer:
+        try:
+            asyncio.run(run(Peer(peer.address, weight=1e6), owner))
+        finally:
+            owner.passed_on.set()
+
+
+def gets_half(member: Member) -> bool:
+    """Whether a part of a unit has come, and can be passed on."""
+    flights = chain.from_iterable(member.node._fetcher._flights.values())
+    return any(flight.first < flight._came_end < flight.end for flight in flights)
+
+
+def test_a_chain_of_nodes_whose_owner_fails(tmp_path: Path) -> None:
+    """One passes to another, and that to a third, when the owner resets: the first asks the third,
+    so that each waits for another one. This ends as if one node were silent: one of them turns to
+    the store, and passes that on."""
+    rig = Rig(tmp_path, {b"first": LONG}, chunk_size_bytes=64 * 1024, pack_chunks=500)
+    begin_s = time.monotonic()
+    owner = HalfOwner(rig, hostile.resets_midway)
+
+    def clock_s() -> float:
+        """It stands still until the chain is there, so that nobody loses patience before."""
+        return time.monotonic() if owner.passed_on.is_set() else begin_s
+
+    async def run(bad: Peer) -> None:
+        async with cluster_of(rig, 3, others=[bad], clock_s=clock_s) as members:
+            reads: list[asyncio.Task[bytes]] = []
+            for member in members:
+                reads.append(asyncio.create_task(read_path(member.node, b"first")))
+                await until(partial(gets_half, member))
+                owner.members[:] = [member.address]
+            owner.passed_on.set()
+            async with asyncio.timeout(LIMIT_S):
+                assert await asyncio.gather(*reads) == [LONG] * 3
+
+    with hostile.hostile_peer(owner.reply) as peer:
+        try:
+            asyncio.run(run(Peer(peer.address, weight=1e6)))
+        finally:
+            owner.passed_on.set()

@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
 from lodefs.chunkstore.format.decoding import from_json, from_msgpack
 from lodefs.chunkstore.protocol import wire
 from lodefs.chunkstore.protocol.http_head import encode_request
 from lodefs.chunkstore.types import Buffer
+from lodefs.proxy.fetch.pack_source import NOBODY, FillListener
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.client.http_attempt import HttpAttempt, PeerAnswer
 from lodefs.proxy.peers.client.phases import PhaseTimer
@@ -26,6 +27,7 @@ from lodefs.proxy.tracing.request_scope import outgoing_headers
 from lodefs.proxy.tracing.spans import NO_SPAN, Span, SpanKind, begin_span, within
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 log = logging.getLogger("lodefs.peers")
 
 # Bodies up to this size are always accepted, since refusals have bodies, too
@@ -33,20 +35,45 @@ ANSWER_SIZE_BYTES_MIN = 64 * 1024
 STALLED_S_MAX = 2.0  # of a thread's waiting for a processor; deadlines are those of real time
 
 
+class BodyCheck(Protocol[T_co]):
+    """Checks one body. Raises: Corrupt."""
+
+    def came(self, body: memoryview) -> None:
+        """Checks what has come of the body so far."""
+
+    def whole(self, body: memoryview) -> T_co:
+        """Returns the result of the body."""
+
+
+class WholeBody(Generic[T]):
+    """A BodyCheck of bodies that mean nothing before their end."""
+
+    def __init__(self, checked: Callable[[Buffer], T]) -> None:
+        self._checked = checked
+
+    def came(self, body: memoryview) -> None:
+        """Implements BodyCheck."""
+
+    def whole(self, body: memoryview) -> T:
+        """Implements BodyCheck."""
+        return self._checked(body)
+
+
 @dataclass(frozen=True, slots=True)
 class PeerRequest(Generic[T]):
-    """A request. ``checked`` makes the result of a body, or raises Corrupt."""
+    """A request. ``check`` makes the check of one peer's body."""
 
     target: str  # path and query
     size_bytes: int  # expected size
     size_bytes_max: int
-    checked: Callable[[Buffer], T]
-    begun: Callable[[], None] = lambda: None  # called when a peer's bytes begin to arrive
+    check: Callable[[], BodyCheck[T]]
+    listener: FillListener = NOBODY  # is told when a peer's bytes come, and when none do
 
 
 @dataclass(slots=True)
-class _Running:
+class _Running(Generic[T]):
     attempt: HttpAttempt
+    check: BodyCheck[T]
     action: AskPeer
     begin_s: float
     phases: PhaseTimer
@@ -68,7 +95,7 @@ class HedgedRequest(Generic[T]):
         self._request = request
         self._context = context
         self._counts = counts
-        self._running: dict[int, _Running] = {}
+        self._running: dict[int, _Running[T]] = {}
         self._poll = select.poll()
         self._asked = False
         self._stalled_s = 0.0
@@ -102,6 +129,10 @@ class HedgedRequest(Generic[T]):
                 self._drop(fd, running.attempt)
 
     def _ask(self, action: AskPeer) -> None:
+        address = action.peer.address
+        if self._request.listener.passes_to(address):  # it waits for this node, so it lacks them
+            self._plan.lacking(address, self._clock_s())
+            return
         self._counts.add(Counter.PEER_REQUESTS)
         self._asked = True
         self._begin(action, fresh=False)
@@ -118,7 +149,8 @@ class HedgedRequest(Generic[T]):
             self._failed(peer, Fault.UNREACHABLE, error, span)
             return
         phases = PhaseTimer(attempt.phase, now_s)
-        self._running[attempt.fileno()] = _Running(attempt, action, now_s, phases, span)
+        check = self._request.check()
+        self._running[attempt.fileno()] = _Running(attempt, check, action, now_s, phases, span)
         self._poll.register(attempt.fileno(), attempt.events)
 
     def _encoded(self, action: AskPeer, to: str) -> bytes:
@@ -134,7 +166,7 @@ class HedgedRequest(Generic[T]):
         to blame for it."""
         return self._context.clock_s() - self._stalled_s
 
-    def _ready(self, until_s: float) -> list[_Running]:
+    def _ready(self, until_s: float) -> list[_Running[T]]:
         """Returns the attempts that can proceed; none after the given time."""
         wait_s = until_s - self._clock_s()
         if not self._running:
@@ -161,7 +193,7 @@ class HedgedRequest(Generic[T]):
                 self._drop(fd, running.attempt)
                 self._failed(running.peer, Fault.LATE, Unavailable(why), running.span)
 
-    def _advance(self, running: _Running) -> T | None:
+    def _advance(self, running: _Running[T]) -> T | None:
         """Advances one attempt. Returns the result if it is complete."""
         attempt, clock_s = running.attempt, self._clock_s
         fd = attempt.fileno()
@@ -181,12 +213,18 @@ class HedgedRequest(Generic[T]):
         is_data = attempt.status == 200  # for other statuses only the end counts
         if is_data and (attempt.got_bytes or attempt.answer is not None) and not running.reported:
             running.reported = True
-            self._request.begun()
+            self._request.listener.arrived({})
             self._plan.began(attempt.address, clock_s())
             self._context.health.began(attempt.address, clock_s() - running.begin_s)
         if attempt.answer is None:
             if is_data and attempt.got_bytes:
                 self._plan.received(attempt.address, attempt.got_bytes, clock_s())
+                try:
+                    running.check.came(attempt.body_so_far)
+                except LodefsError as error:
+                    self._drop(fd, attempt)
+                    self._failed(running.peer, Fault.WRONG, error, running.span)
+                    return None
             self._poll.register(attempt.fileno(), attempt.events)
             return None
         self._drop(fd, attempt)
@@ -198,7 +236,7 @@ class HedgedRequest(Generic[T]):
         finally:
             running.span.end()
 
-    def _answered(self, running: _Running, answer: PeerAnswer) -> T | None:
+    def _answered(self, running: _Running[T], answer: PeerAnswer) -> T | None:
         context, address, now_s = self._context, running.peer.address, self._clock_s()
         busy = _busy(answer)
         if busy is not None:
@@ -217,7 +255,7 @@ class HedgedRequest(Generic[T]):
             self._failed(running.peer, fault, refusal, running.span)
             return None
         try:
-            found = self._request.checked(answer.body)
+            found = running.check.whole(answer.body)
         except LodefsError as error:
             self._failed(running.peer, Fault.WRONG, error, running.span)
             return None
@@ -245,6 +283,7 @@ class HedgedRequest(Generic[T]):
                 self._counts.add(Counter.PEER_DENIED)
             context.health.failed(address, now_s, fault, why)
         self._plan.failed(address, now_s)
+        self._tell_if_stopped()
 
     def _give_up(self, action: GiveUp) -> None:
         """Ends an attempt that is too slow: closes its connection, and counts it as failed if it is
@@ -261,6 +300,11 @@ class HedgedRequest(Generic[T]):
                 if action.to_blame:
                     self._context.health.failed(address, now_s, Fault.LATE, why)
                 self._drop(fd, running.attempt)
+        self._tell_if_stopped()
+
+    def _tell_if_stopped(self) -> None:
+        if not any(one.reported for one in self._running.values()):
+            self._request.listener.stopped()
 
     def _drop(self, fd: int, attempt: HttpAttempt) -> None:
         self._poll.unregister(fd)

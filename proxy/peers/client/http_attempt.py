@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.protocol.http_head import END, ResponseHead, parse_head
-from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.peers.client.phases import Phase
 from lodefs.proxy.peers.membership.peer_standing import Fault
 
@@ -29,7 +28,7 @@ class PeerAnswer(NamedTuple):
 
     status: int
     headers: Mapping[str, str]
-    body: Buffer
+    body: memoryview
 
 
 class HttpAttempt:
@@ -69,6 +68,11 @@ class HttpAttempt:
         self.fault = Fault.UNREACHABLE  # the kind of fault if ``advance`` raises
         self._request_bytes = len(request)
         self._tls = tls
+
+    @property
+    def body_so_far(self) -> memoryview:
+        """What has come of the body."""
+        return memoryview(b"") if self._body is None else self._body[: self.got_bytes]
 
     def fileno(self) -> int:
         """The descriptor to poll."""

@@ -16,14 +16,15 @@ from lodefs.chunkstore.protocol import wire
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.fetch.cache_write import CacheWrite
-from lodefs.proxy.fetch.pack_source import OnStarted, PackSource, Received
+from lodefs.proxy.fetch.cache_write import CacheWrite, RawChunks
+from lodefs.proxy.fetch.pack_source import NOBODY, FillListener, PackSource, Received
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.client.hedge_budget import HedgeBudget
 from lodefs.proxy.peers.client.hedged_request import (
     HedgedRequest,
     PeerRequest,
     T,
+    WholeBody,
 )
 from lodefs.proxy.peers.client.request_plan import PlanContext, RequestPlan
 from lodefs.proxy.peers.membership.peer import Peer
@@ -65,7 +66,10 @@ class PeerPacks:
 
         target = wire.peer_index(pack_id.hex(), ahead)
         request = PeerRequest(
-            target, INDEX_SIZE_BYTES_USUAL, wire.PEER_INDEX_SIZE_BYTES_MAX, checked
+            target,
+            INDEX_SIZE_BYTES_USUAL,
+            wire.PEER_INDEX_SIZE_BYTES_MAX,
+            lambda: WholeBody(checked),
         )
         found = self._from_peers(pack_id, request)
         return self._origin.index(pack_id) if found is None else found
@@ -75,26 +79,26 @@ class PeerPacks:
         pack_index: PackIndexVersion,
         first: int,
         count: int,
-        started: OnStarted = lambda: None,
+        listener: FillListener = NOBODY,
         write: CacheWrite | None = None,
     ) -> Received:
         """Implements PackSource: this process reads what peers send."""
         index = pack_index.index
         if not index.has_gone:
-            found = self._chunks_of_peers(pack_index, first, count, started)
+            found = self._chunks_of_peers(pack_index, first, count, listener)
         else:
-            found = self._runs_of_peers(pack_index, first, count, started)
+            found = self._runs_of_peers(pack_index, first, count, listener)
         if found is not None:
             return Received(wire.Origin.PEERS, found, [])
         clock_s = self._context.clock_s
         begin_s = clock_s()
-        received = self._origin.read(pack_index, first, count, started, write)
+        received = self._origin.read(pack_index, first, count, listener, write)
         size_bytes = index.raw_offsets[first + count] - index.raw_offsets[first]
         self._context.health.store_served(size_bytes, clock_s() - begin_s)
         return received
 
     def _runs_of_peers(
-        self, pack_index: PackIndexVersion, first: int, count: int, started: OnStarted
+        self, pack_index: PackIndexVersion, first: int, count: int, listener: FillListener
     ) -> list[Buffer] | None:
         """Returns a unit with some chunks gone: reads the others run by run, unless there are many
         runs."""
@@ -103,14 +107,14 @@ class PeerPacks:
             return None
         raws: list[Buffer] = [b""] * count
         for at, some in runs:
-            found = self._chunks_of_peers(pack_index, at, some, started)
+            found = self._chunks_of_peers(pack_index, at, some, listener)
             if found is None:
                 return None
             raws[at - first : at - first + some] = found
         return raws
 
     def _chunks_of_peers(
-        self, pack_index: PackIndexVersion, first: int, count: int, started: OnStarted
+        self, pack_index: PackIndexVersion, first: int, count: int, listener: FillListener
     ) -> list[Buffer] | None:
         index = pack_index.index
         size_bytes = index.raw_offsets[first + count] - index.raw_offsets[first]
@@ -118,8 +122,8 @@ class PeerPacks:
             wire.peer_chunks(index.pack_id.hex(), first, count),
             size_bytes,
             size_bytes,
-            lambda body: checked_chunks(index, first, count, body),
-            started,
+            lambda: ArrivingChunks(index, first, count, listener),
+            listener,
         )
         found = self._from_peers(index.pack_id, request)
         if found is not None:
@@ -152,17 +156,40 @@ class PeerPacks:
         return [] if peer is None else [peer]
 
 
-def checked_chunks(index: PackIndex, first: int, count: int, body: Buffer) -> list[Buffer]:
-    """Splits bytes into the chunks [first, first + count). Raises: Corrupt if one does not match
-    its id."""
-    view, base = memoryview(body), index.raw_offsets[first]
-    what = f"chunks {first} to {first + count - 1} of pack {index.pack_id.hex()}"
-    if len(view) != index.raw_offsets[first + count] - base:
-        raise Corrupt(f"{what}: {len(view)} bytes arrived")
-    chunks: list[Buffer] = []
-    for n in range(first, first + count):
-        raw = view[index.raw_offsets[n] - base : index.raw_offsets[n + 1] - base]
-        if bytes(digest_of(raw)) != bytes(index.chunk_id(n)):
-            raise Corrupt(f"{what}: chunk {n} does not match its id")
-        chunks.append(raw)
-    return chunks
+class ArrivingChunks:
+    """Checks the chunks [first, first + count) of a pack, each as soon as its bytes have come,
+    and tells ``listener`` of the right ones."""
+
+    def __init__(self, index: PackIndex, first: int, count: int, listener: FillListener) -> None:
+        self._index = index
+        self._first, self._end = first, first + count
+        self._listener = listener
+        self._chunks: list[Buffer] = []
+
+    def came(self, body: memoryview) -> None:
+        """Implements BodyCheck."""
+        index, at = self._index, self._first + len(self._chunks)
+        offsets, base = index.raw_offsets, index.raw_offsets[self._first]
+        new: RawChunks = {}
+        while at < self._end and offsets[at + 1] - base <= len(body):
+            raw = body[offsets[at] - base : offsets[at + 1] - base]
+            if bytes(digest_of(raw)) != bytes(index.chunk_id(at)):
+                raise Corrupt(f"{self._what}: chunk {at} does not match its id")
+            new[at] = raw
+            at += 1
+        self._chunks += new.values()
+        if new:
+            self._listener.arrived(new)
+
+    def whole(self, body: memoryview) -> list[Buffer]:
+        """Implements BodyCheck."""
+        size_bytes = self._index.raw_offsets[self._end] - self._index.raw_offsets[self._first]
+        if len(body) != size_bytes:
+            raise Corrupt(f"{self._what}: {len(body)} bytes arrived")
+        self.came(body)
+        return self._chunks
+
+    @property
+    def _what(self) -> str:
+        pack = self._index.pack_id.hex()
+        return f"chunks {self._first} to {self._end - 1} of pack {pack}"

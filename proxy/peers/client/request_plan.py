@@ -167,8 +167,9 @@ class RequestPlan:
             return self._turn_to_store()
         for address, attempt in self._attempts.items():
             if self._hopeless(address, attempt, now_s):
-                self.failed(address, now_s)
-                return GiveUp(address, not (attempt.cached and attempt.received_bytes))
+                to_blame = not (attempt.cached and attempt.received_bytes)
+                (self.failed if to_blame else self._ended)(address, now_s)
+                return GiveUp(address, to_blame)
         if self._late >= LATE_MAX and not any(a.received_bytes for a in self._attempts.values()):
             return self._turn_to_store()
         action = self._hedge(now_s) if self._attempts else self._ask_one(now_s)

@@ -21,7 +21,7 @@ from lodefs.proxy.fetch.cache_fill import CacheFill, Unit
 from lodefs.proxy.fetch.cache_write import CacheWrite
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.pack_source import OnStarted, Received, StorePacks
+from lodefs.proxy.fetch.pack_source import NOBODY, FillListener, Received, StorePacks
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.thread_pools import Pools
 from lodefs.proxy.service.store_node import StoreNode
@@ -122,7 +122,7 @@ def test_damage_costs_other_nodes_no_neighbours(tmp_path: Path) -> None:
     async def run() -> None:
         async with rig.node() as node:
             pack_index = await node.packs.index(pack, cached=False, from_origin=True)
-            pieces = node.packs.chunks(pack_index, number, 2, from_origin=True, more_bytes=MIB)
+            pieces = node.packs.chunks(pack_index, number, 2, more_bytes=MIB)
             data = b"".join([bytes(piece) async for piece in pieces])
             assert data == FILES[b"a"] + FILES[b"b"]
 
@@ -158,11 +158,11 @@ class GoodPeers:
         pack_index: PackIndexVersion,
         first: int,
         count: int,
-        started: OnStarted = lambda: None,
+        listener: FillListener = NOBODY,
         write: CacheWrite | None = None,
     ) -> Received:
         """As of PackSource: never elsewhere."""
-        return self._source().read(pack_index, first, count, started)
+        return self._source().read(pack_index, first, count, listener)
 
 
 @asynccontextmanager

@@ -8,8 +8,11 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from lodefs.proxy.cache.chunk_cache import ChunkLocation
-from tests.support.proxy.rig import Rig
+from lodefs.proxy.fetch import chunk_reader
+from tests.support.proxy.rig import Rig, until
 
 FILES = {b"%03d" % n: random.Random(n).randbytes(5_000) for n in range(40)}
 
@@ -34,10 +37,7 @@ def test_the_index_is_never_asked_on_the_event_loop(tmp_path: Path) -> None:
             count = len(pack_index.index)
             assert not await node.packs.is_here(pack_index, 0, count)
             for _ in range(2):
-                pieces = [
-                    bytes(piece)
-                    async for piece in node.packs.chunks(pack_index, 0, count, from_origin=True)
-                ]
+                pieces = [bytes(piece) async for piece in node.packs.chunks(pack_index, 0, count)]
                 assert len(b"".join(pieces)) == pack_index.index.raw_offsets[-1]
                 assert await node.packs.is_here(pack_index, 0, count)
             assert len(threads) >= 3
@@ -65,11 +65,40 @@ def test_chunks_of_which_none_is_here_cost_no_lookup(tmp_path: Path) -> None:
             pack_index = await node.packs.index(pack, cached=False, from_origin=True)
             count = len(pack_index.index)
             for read in range(2):
-                async for _ in node.packs.chunks(pack_index, 0, count, from_origin=True):
+                async for _ in node.packs.chunks(pack_index, 0, count):
                     pass
                 if not read:
                     assert lookups == []
             assert await node.packs.is_here(pack_index, 0, count)
             assert lookups
+
+    asyncio.run(run())
+
+
+def test_chunks_that_come_in_a_moment_are_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until their bytes begin to come, or for a moment; by so many callers, and others are told
+    what is there now."""
+    monkeypatch.setattr(chunk_reader, "WAITING_MAX", 2)
+    monkeypatch.setattr(chunk_reader, "PARENT_WAIT_S", 60.0)
+    rig = Rig(tmp_path, FILES, chunk_size_bytes=1000)
+    ((pack, _), *_) = rig.maker._places.values()
+
+    async def run() -> None:
+        async with rig.node() as node:
+            packs = node.packs
+            pack_index = await packs.index(pack, cached=False, from_origin=True)
+            waits = [asyncio.create_task(packs.will_be_here(pack_index, 0, 2)) for _ in range(2)]
+            await until(lambda: packs._waiting == 2)
+            assert not await packs.will_be_here(pack_index, 0, 2)
+            waits.pop().cancel()
+            await until(lambda: packs._waiting == 1)
+            pieces = [piece async for piece in packs.chunks(pack_index, 0, 2)]
+            assert len(b"".join(pieces)) == pack_index.index.raw_offsets[2]
+            assert await waits.pop()
+            monkeypatch.setattr(chunk_reader, "PARENT_WAIT_S", 0.001)
+            assert not await packs.will_be_here(pack_index, 0, len(pack_index.index))
+            assert not packs._waiting
 
     asyncio.run(run())

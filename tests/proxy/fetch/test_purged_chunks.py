@@ -15,7 +15,7 @@ from lodefs.proxy.fetch.cache_fill import CacheFill, Unit
 from lodefs.proxy.fetch.cache_write import CacheWrite
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.pack_source import OnStarted, Received, StorePacks
+from lodefs.proxy.fetch.pack_source import NOBODY, FillListener, Received, StorePacks
 from lodefs.proxy.fetch.purged_chunks import PurgedChunks
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.thread_pools import Pools
@@ -37,7 +37,7 @@ class CutOffPeers(GoodPeers):
         pack_index: PackIndexVersion,
         first: int,
         count: int,
-        started: OnStarted = lambda: None,
+        listener: FillListener = NOBODY,
         write: CacheWrite | None = None,
     ) -> Received:
         """As of PackSource."""

@@ -12,13 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.errors import DeadlineExceeded
+from lodefs.chunkstore.errors import DeadlineExceeded, NotFound, Unavailable
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk, read_index
 from lodefs.proxy.cache.extents import Run
-from lodefs.proxy.fetch.cache_fill import FetchResult, FillListener, Unit
+from lodefs.proxy.fetch.cache_fill import FetchResult, Unit
 from lodefs.proxy.fetch.cache_write import CacheTarget
+from lodefs.proxy.fetch.flight import Follower
+from lodefs.proxy.fetch.pack_source import FillListener
 from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.thread_pools import LARGE_SIZE_BYTES_MIN, LARGE_THREADS, Pools
@@ -156,6 +158,9 @@ def test_a_closing_node_ends_its_readers(rig: Rig) -> None:
             await closing
 
     asyncio.run(run())
+
+
+ASKS = Follower("another", cached=True)
 
 
 class Fills:
@@ -437,19 +442,78 @@ def test_a_peer_waits_for_no_flight_that_waits_for_peers(rig: Rig) -> None:
             ours = fetcher.demand(pack_index, Unit(pack, 0, 4), 0)
             await until(lambda: len(fills.begun) == 1)
             assert fetcher.join(pack, 1) is ours
-            assert fetcher.join(pack, 1, for_peer=True) is None
+            assert fetcher.join(pack, 1, ASKS) is None
             assert not fetcher.is_coming(pack, 1)
             theirs = fetcher.demand(pack_index, Unit(pack, 1, 2, from_origin=True), 1)
             assert (theirs.first, theirs.end) == (1, 3)
-            assert fetcher.join(pack, 1, for_peer=True) is theirs
+            assert fetcher.join(pack, 1, ASKS) is theirs
             assert fetcher.is_coming(pack, 1)
             assert not fetcher.is_coming(pack, 0)
-            fills.listeners[0].started()
+            fills.listeners[0].arrived({})
             assert fetcher.is_coming(pack, 0)
-            assert fetcher.join(pack, 0, for_peer=True) is ours
+            assert fetcher.join(pack, 0, ASKS) is ours
             fills.end(2)
             await ours.landed()
             await theirs.landed()
+
+    asyncio.run(run())
+
+
+def test_a_peer_gets_chunks_as_they_come(rig: Rig) -> None:
+    """As soon as those that it waits for have come, in whichever thread; or the error of the
+    flight."""
+
+    async def run() -> None:
+        async with fetching(rig) as (fetcher, fills, pack_index, _):
+            flight = fetcher.demand(pack_index, Unit(pack_index.index.pack_id, 0, 4), 0)
+            await until(lambda: len(fills.begun) == 1)
+            arrived = fills.listeners[0].arrived
+            arrived({0: b"a"})
+            one, other = Follower("one", cached=True), Follower("other", cached=True)
+            assert (await flight.passed_on(one, 0)).memory == {0: b"a"}
+            waits = [
+                asyncio.create_task(fetcher.result(pack_index, flight, 0, *whose))
+                for whose in ((one, 1), (other, 9))
+            ]
+            await until(lambda: flight.passes_to("one") and flight.passes_to("other"))
+            await asyncio.to_thread(arrived, {1: b"b"})
+            assert (await waits[0]).memory == {0: b"a", 1: b"b"}
+            assert not waits[1].done()
+            fills.error = Unavailable("the last owner is gone")
+            fills.end()
+            with pytest.raises(Unavailable, match="the last owner"):
+                await waits[1]
+
+    asyncio.run(run())
+
+
+def test_a_flight_whose_source_fails_is_promised_to_nobody(rig: Rig) -> None:
+    """Those who have got nothing of it are let go, and nobody else begins to wait for it; who has
+    got a part gets the rest when bytes come again."""
+
+    async def run() -> None:
+        async with fetching(rig) as (fetcher, fills, pack_index, _):
+            pack = pack_index.index.pack_id
+            flight = fetcher.demand(pack_index, Unit(pack, 0, 4), 0)
+            await until(lambda: len(fills.begun) == 1)
+            listener = fills.listeners[0]
+            listener.arrived({0: b"a"})
+            new, begun = Follower("new", cached=True), Follower("begun", cached=True, got_bytes=1)
+            asks = Follower("asks", cached=False)
+            waits = [asyncio.create_task(flight.passed_on(one, 1)) for one in (new, begun, asks)]
+            await until(lambda: all(map(listener.passes_to, ("new", "begun", "asks"))))
+            await asyncio.to_thread(listener.stopped)
+            with pytest.raises(NotFound, match="has failed"):
+                await waits[0]
+            assert not listener.passes_to("new")
+            assert not fetcher.is_coming(pack, 1)
+            assert fetcher.join(pack, 1, new) is None
+            assert fetcher.join(pack, 1, begun) is flight
+            assert not (waits[1].done() or waits[2].done())
+            listener.arrived({0: b"a", 1: b"b"})
+            for wait in waits[1:]:
+                assert (await wait).memory == {0: b"a", 1: b"b"}
+            assert fetcher.is_coming(pack, 1)
 
     asyncio.run(run())
 

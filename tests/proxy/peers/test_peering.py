@@ -18,15 +18,12 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.nodecache import layout as layout
-from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.protocol.wire import Origin
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.proxy.fetch import chunk_reader
-from lodefs.proxy.fetch.known_damage import DamagedChunks
-from lodefs.proxy.fetch.pack_source import StorePacks
+from lodefs.proxy.fetch.flight import Follower
 from lodefs.proxy.peers import server as peer_server
 from lodefs.proxy.peers.client.rate_limit import BURST_S
 from lodefs.proxy.peers.client.request_plan import RequestPlan
@@ -38,10 +35,18 @@ from lodefs.proxy.peers.membership.rendezvous import rank
 from lodefs.proxy.peers.security.request_signing import HmacAuthenticator
 from lodefs.proxy.peers.security.tls import PeerTls
 from lodefs.proxy.peers.server import SendingLoad
-from lodefs.proxy.runtime.counters import Counter, Counts
+from lodefs.proxy.runtime.counters import Counter
 from tests.proxy.peers.certificates import Authority
-from tests.support.proxy.cluster import SECRET, Member, cluster_of, slow_clock_s
-from tests.support.proxy.rig import MIB, Rig, file_of, read_file, read_path, until
+from tests.support.proxy.cluster import (
+    SECRET,
+    Member,
+    cluster_of,
+    first_owns_all,
+    read_bytes,
+    slow_clock_s,
+    stored_bytes,
+)
+from tests.support.proxy.rig import MIB, Rig, file_of, read_file, read_path
 
 BIG = random.Random(1).randbytes(6 * MIB + 123)
 SMALL = {b"small/%03d" % n: random.Random(n).randbytes(500 + n * 37) for n in range(200)}
@@ -56,22 +61,6 @@ def rig(tmp_path: Path) -> Rig:
 async def read_all(member: Member) -> None:
     for path, content in FILES.items():
         assert await read_path(member.node, path) == content
-
-
-def stored_bytes(rig: Rig) -> int:
-    """The bytes of all packs' chunks, data and trees, as they lie in the store."""
-    return sum(info.size_bytes for info in rig.objects.list("packs/"))
-
-
-def read_bytes(rig: Rig) -> int:
-    return sum(size for _, _, size in rig.objects.ranges)
-
-
-def first_owns_all(members: tuple[Peer, ...]) -> Callable[[], tuple[Peer, ...]]:
-    """All packs are the first one's, whatever ports the members have."""
-    owner, *others = members
-    heavy = (replace(owner, weight=1e6), *(replace(one, weight=1e-3) for one in others))
-    return lambda: heavy
 
 
 def last_owns_none(members: tuple[Peer, ...]) -> Callable[[], tuple[Peer, ...]]:
@@ -117,38 +106,6 @@ def test_plans_hear_who_won(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
         async with cluster_of(rig, 2, clock_s=slow_clock_s) as members:
             await read_all(members[0])
             assert set(won) == {members[1].address}
-
-    asyncio.run(run())
-
-
-async def announce(rig: Rig, member: Member, pack: PackId, ahead: range) -> None:
-    """Has a node ask for a pack's index, as one does that will read these chunks."""
-    counts = Counts()
-    packs = member.peering.packs(StorePacks(rig.objects, counts, DamagedChunks()), counts)
-    await asyncio.to_thread(packs.index, pack, ahead)
-
-
-def test_an_owner_fetches_what_is_announced_once(rig: Rig) -> None:
-    """However many nodes announce it, only those chunks, and before anybody reads them. A node
-    that does not own the pack fetches nothing."""
-
-    async def run() -> None:
-        async with cluster_of(rig, 4, seen=first_owns_all, clock_s=slow_clock_s) as members:
-            big = await file_of(members[0].node, b"big")
-            pack = name_rows.segments_of(big.row)[1].pack
-            members.sort(key=lambda one: not one.peering.context.reads_for_peers(pack))
-            owner, *others = members
-            await asyncio.gather(*(announce(rig, one, pack, range(10, 30)) for one in others))
-            await announce(rig, others[0], pack, range(45, 1000))  # as far as there are chunks
-            loaded = read_index(rig.objects, pack)
-            is_here, sizes = owner.node.packs.is_here, loaded.index.stored_sizes
-            assert await is_here(loaded, 10, 20) and await is_here(loaded, 45, 5)
-            assert not await is_here(loaded, 9, 1)
-            await until(lambda: not owner.node.status()["in_flight_bytes"])
-            ends = [offset + size for _, offset, size in rig.objects.ranges]
-            assert len(ends) == len(set(ends))
-            fetched = sum(size for key, _, size in rig.objects.ranges if pack.hex() in key)
-            assert fetched == sum([*sizes[10:30], *sizes[45:50]])
 
     asyncio.run(run())
 
@@ -422,12 +379,10 @@ def test_an_owner_without_space_serves_all_the_same(
             segment = rig.maker.entry(b"big", BIG).segments[0]
             found = owner.node.packs
             pack_index = await found.index(segment.pack, cached=False, from_origin=True)
-            pieces = [
-                bytes(piece)
-                async for piece in found.chunks(
-                    pack_index, segment.first, segment.count, from_origin=True
-                )
-            ]
+            chunks = found.chunks(
+                pack_index, segment.first, segment.count, Follower("another", cached=False)
+            )
+            pieces = [bytes(piece) async for piece in chunks]
             assert b"".join(pieces) == BIG[: segment.size_bytes]
             assert owner.count(Counter.UNCACHED_BYTES) >= segment.size_bytes
 

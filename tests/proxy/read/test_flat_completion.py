@@ -50,7 +50,7 @@ async def scatter(node: StoreNode, path: bytes, first: int = 0, count: int | Non
     for segment in known.segments:
         pack_index = await node.packs.index(segment.pack, cached=False, from_origin=False)
         at, wanted = segment.first + first, segment.count - first if count is None else count
-        async for _ in node.packs.chunks(pack_index, at, wanted, from_origin=False):
+        async for _ in node.packs.chunks(pack_index, at, wanted):
             pass
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from lodefs.chunkstore.system.sockets import listen_tcp
@@ -35,6 +35,22 @@ SECRET = b"the secret of the tests"
 def slow_clock_s() -> float:
     """A clock by which a machine that stalls for half a minute has not stalled at all."""
     return time.monotonic() / 20
+
+
+def first_owns_all(members: tuple[Peer, ...]) -> Callable[[], tuple[Peer, ...]]:
+    """All packs are the first one's, whatever ports the members have."""
+    owner, *others = members
+    heavy = (replace(owner, weight=1e6), *(replace(one, weight=1e-3) for one in others))
+    return lambda: heavy
+
+
+def stored_bytes(rig: Rig) -> int:
+    """The bytes of all packs' chunks, data and trees, as they lie in the store."""
+    return sum(info.size_bytes for info in rig.objects.list("packs/"))
+
+
+def read_bytes(rig: Rig) -> int:
+    return sum(size for _, _, size in rig.objects.ranges)
 
 
 @dataclass(slots=True)

@@ -23,6 +23,8 @@ def test_targets_of_wire_are_understood(pack: bytes, first: int, count: int) -> 
     """What this side asks for is what the other side understands."""
     asked = parse_request(wire.peer_chunks(pack.hex(), first, count))
     assert asked == ChunkRequest(PackId(pack), cached=False, first=first, count=count)
+    waits = parse_request(wire.peer_chunks(pack.hex(), first, count) + "&cached=1&wait=1")
+    assert waits == replace(asked, cached=True, waits=True)
     index = ChunkRequest(PackId(pack), cached=False, is_index=True)
     assert parse_request(wire.peer_index(pack.hex())) == index
     assert parse_request(wire.peer_index(pack.hex()) + "?cached=1").cached

@@ -1,0 +1,117 @@
+"""Nodes that read the same at the same moment, and announce it: real sockets, one store."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.nodecache import name_rows
+from lodefs.chunkstore.repo.pack_reader import read_index
+from lodefs.proxy.fetch import single_flight
+from lodefs.proxy.fetch.known_damage import DamagedChunks
+from lodefs.proxy.fetch.pack_source import StorePacks
+from lodefs.proxy.peers import server as peer_server
+from lodefs.proxy.peers.server import SendingLoad
+from lodefs.proxy.runtime.counters import Counter, Counts
+from tests.support.proxy.cluster import (
+    Member,
+    cluster_of,
+    first_owns_all,
+    read_bytes,
+    slow_clock_s,
+    stored_bytes,
+)
+from tests.support.proxy.rig import MIB, Rig, file_of, read_path, until
+
+BIG = random.Random(1).randbytes(6 * MIB + 123)
+SMALL = {b"small/%03d" % n: random.Random(n).randbytes(500 + n * 37) for n in range(60)}
+FILES = {b"big": BIG, **SMALL}
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path, FILES, chunk_size_bytes=20_000, pack_chunks=50)
+
+
+async def announce(rig: Rig, member: Member, pack: PackId, ahead: range) -> None:
+    """Has a node ask for a pack's index, as one does that will read these chunks."""
+    counts = Counts()
+    packs = member.peering.packs(StorePacks(rig.objects, counts, DamagedChunks()), counts)
+    await asyncio.to_thread(packs.index, pack, ahead)
+
+
+def test_an_owner_fetches_what_is_announced_once(rig: Rig) -> None:
+    """However many nodes announce it, only those chunks, and before anybody reads them. A node
+    that does not own the pack fetches nothing."""
+
+    async def run() -> None:
+        async with cluster_of(rig, 4, seen=first_owns_all, clock_s=slow_clock_s) as members:
+            big = await file_of(members[0].node, b"big")
+            pack = name_rows.segments_of(big.row)[1].pack
+            members.sort(key=lambda one: not one.peering.context.reads_for_peers(pack))
+            owner, *others = members
+            await asyncio.gather(*(announce(rig, one, pack, range(10, 30)) for one in others))
+            await announce(rig, others[0], pack, range(45, 1000))  # as far as there are chunks
+            loaded = read_index(rig.objects, pack)
+            is_here, sizes = owner.node.packs.is_here, loaded.index.stored_sizes
+            assert await is_here(loaded, 10, 20) and await is_here(loaded, 45, 5)
+            assert not await is_here(loaded, 9, 1)
+            await until(lambda: not owner.node.status()["in_flight_bytes"])
+            ends = [offset + size for _, offset, size in rig.objects.ranges]
+            assert len(ends) == len(set(ends))
+            fetched = sum(size for key, _, size in rig.objects.ranges if pack.hex() in key)
+            assert fetched == sum([*sizes[10:30], *sizes[45:50]])
+
+    asyncio.run(run())
+
+
+def test_a_flood_of_announcements_has_limits(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member that announces all parts of a pack, overlapping and again, gets the index each time;
+    the owner reads no chunk twice, and no more than it has room for."""
+    monkeypatch.setattr(single_flight, "ANNOUNCED_SIZE_BYTES_MAX", 400_000)
+
+    async def run() -> None:
+        async with cluster_of(rig, 2, seen=first_owns_all, clock_s=slow_clock_s) as members:
+            big = await file_of(members[0].node, b"big")
+            pack = name_rows.segments_of(big.row)[1].pack
+            members.sort(key=lambda one: not one.peering.context.reads_for_peers(pack))
+            owner, member = members
+            ranges = [range(first, first + count) for count in (50, 7) for first in range(50)]
+            await asyncio.gather(*(announce(rig, member, pack, ahead) for ahead in ranges))
+            await until(lambda: not owner.node.status()["in_flight_bytes"])
+            assert owner.count(Counter.AHEAD_REFUSED) > 0
+            ends = [(key, at + size) for key, at, size in rig.objects.ranges if pack.hex() in key]
+            assert len(ends) == len(set(ends))
+
+    asyncio.run(run())
+
+
+def test_two_herds_at_once(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two pairs of nodes read the same in opposite orders, from owners that send to one and refer
+    the others to it, and one reader stops in the middle: right bytes, and the store sends each
+    chunk once."""
+    monkeypatch.setattr(peer_server, "SendingLoad", partial(SendingLoad, soft_bytes_max=1))
+
+    async def read(member: Member, paths: list[bytes]) -> None:
+        for path in paths:
+            assert await read_path(member.node, path) == FILES[path]
+
+    async def run() -> None:
+        async with cluster_of(rig, 5, clock_s=slow_clock_s) as members:
+            orders = [list(FILES), list(FILES)[::-1]] * 2
+            reads = [
+                asyncio.create_task(read(*one))
+                for one in zip(members, [*orders, [b"big"]], strict=True)
+            ]
+            await until(lambda: members[4].count(Counter.PEER_FETCHED_BYTES) > 0)
+            reads.pop().cancel()
+            await asyncio.gather(*reads)
+            assert read_bytes(rig) <= 1.05 * stored_bytes(rig)
+            assert sum(member.count(Counter.PEER_CORRUPT) for member in members) == 0
+
+    asyncio.run(run())
