@@ -341,7 +341,7 @@ class LfsWriter(Protocol):
         about. Returns a key, which the uploads bring."""
 
     async def put(self, repo: str, name: str, upload: Upload, key: str) -> None:
-        """Stores an object, and may move its file away.
+        """Stores an object. Its file is gone at the end, unless an error is raised.
 
         When others of ``key`` are still to come, it returns when the object is sure to be stored,
         unless the store refuses it. Else it returns when the object is stored, and all others that

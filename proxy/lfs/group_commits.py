@@ -85,7 +85,7 @@ class GroupCommits:
         try:
             await self._orders.carry_out(PutObjects(repo, {upload.oid: str(file)}))
         finally:
-            _remove(file)
+            await asyncio.to_thread(_remove, file)
         self._pushes.stored(repo, {upload.oid})
         await self._until(lambda one: one.pusher == pusher)
         if self._is_closing:  # the next proxy commits what was answered

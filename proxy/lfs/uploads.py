@@ -6,8 +6,9 @@ import asyncio
 import hashlib
 import os
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 from lodefs.chunkstore.errors import Corrupt, InvalidInput
@@ -19,6 +20,7 @@ from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.node import Upload
 
 BLOCK_BYTES = 1 << 20
+_NOT_OPEN = -1
 Fill = Callable[[Path, Sequence[Hole]], Awaitable[None]]
 
 
@@ -26,17 +28,16 @@ Fill = Callable[[Path, Sequence[Hole]], Awaitable[None]]
 async def received(
     directory: Path, oid: str, content: AsyncIterator[bytes]
 ) -> AsyncIterator[Upload]:
-    """Yields an object in a file; removes it at the end.
+    """Yields an object in a file, which whoever takes it removes. An error in the block removes it.
 
     Raises: InvalidInput if they do not have the id; NoSpace, Denied, Unavailable for the disk.
     """
-    with _new_file(directory) as (fd, file):
-        hasher, size_bytes = hashlib.sha256(), 0
-        async for block in _blocks(content):
-            await asyncio.to_thread(_add, fd, hasher, block, size_bytes)
-            size_bytes += len(block)
-        _check(oid, hasher.hexdigest(), size_bytes)
-        yield Upload(oid, file, size_bytes)
+    with _discarded_after_errors(_Incoming(directory)) as file:
+        hasher = hashlib.sha256()
+        async for block, is_last in _blocks(content):
+            await asyncio.to_thread(_add, file, hasher, block, is_last)
+        _check(oid, hasher.hexdigest(), file.size_bytes)
+        yield Upload(oid, file.path, file.size_bytes)
 
 
 @asynccontextmanager
@@ -45,43 +46,83 @@ async def received_in_pieces(
 ) -> AsyncIterator[Upload]:
     """Does what ``received`` does for an object that comes as lfs_recipe says. ``fill`` writes the
     chunks that did not come, and raises Conflict if the store lacks one of them."""
-    with _new_file(directory) as (fd, file):
-        decoder, holes, size_bytes = Decoder(), list[Hole](), 0
-        async for block in _blocks(content):
+    with _discarded_after_errors(_Incoming(directory)) as file:
+        decoder, holes = Decoder(), list[Hole]()
+        async for block, is_last in _blocks(content):
             pieces = list(decoder.feed(block))
-            await asyncio.to_thread(_write_pieces, fd, pieces, size_bytes)
-            for piece in pieces:
-                if piece.codec == KNOWN:
-                    holes.append(Hole(bytes(piece.data), size_bytes, piece.size_bytes))
-                size_bytes += piece.size_bytes
+            holes += await asyncio.to_thread(_add_pieces, file, pieces, is_last)
         decoder.end()
         if holes:
-            await fill(file, holes)
-        _check(oid, await asyncio.to_thread(_sha256, file), size_bytes)
-        yield Upload(oid, file, size_bytes)
+            await fill(file.path, holes)
+        _check(oid, await asyncio.to_thread(_sha256, file.path), file.size_bytes)
+        yield Upload(oid, file.path, file.size_bytes)
+
+
+class _Incoming:
+    """A file that is made with its first bytes and closed with its last ones. Its methods wait for
+    the disk, so they are for threads. Raises: NoSpace, Denied, Unavailable."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._lock = threading.Lock()  # a thread goes on after its task was cancelled
+        self._fd = _NOT_OPEN
+        self._is_discarded = False
+        self.path = directory
+        self.size_bytes = 0
+
+    def write(self, data: Buffer, size_bytes: int) -> None:
+        """Adds so many bytes: ``data``, or a hole without them."""
+        with self._lock:
+            if self._is_discarded:
+                return
+            try:
+                if self._fd == _NOT_OPEN:
+                    self._fd, name = tempfile.mkstemp(dir=self._directory)
+                    self.path = Path(name)
+                write_at(self._fd, self.size_bytes, [data])
+            except OSError as error:
+                why = f"the upload cannot be kept on disk: {error.strerror}"
+                raise kind_of(error)(why) from error
+            self.size_bytes += size_bytes
+
+    def close(self) -> None:
+        """Ends the file."""
+        with self._lock:
+            self._close()
+
+    def discard(self) -> None:
+        """Removes the file, unless somebody has moved it. Nothing is added to it any more."""
+        with self._lock:
+            self._is_discarded = True
+            self._close()
+            if self.path != self._directory:
+                self.path.unlink(missing_ok=True)
+
+    def _close(self) -> None:
+        if self._fd != _NOT_OPEN:
+            os.close(self._fd)
+            self._fd = _NOT_OPEN
 
 
 @contextmanager
-def _new_file(directory: Path) -> Iterator[tuple[int, Path]]:
-    fd, name = tempfile.mkstemp(dir=directory)
+def _discarded_after_errors(file: _Incoming) -> Iterator[_Incoming]:
     try:
-        yield fd, Path(name)
-    finally:
-        os.close(fd)
-        with suppress(FileNotFoundError):
-            os.unlink(name)
+        yield file
+    except BaseException:
+        asyncio.get_running_loop().run_in_executor(None, file.discard)
+        raise
 
 
-async def _blocks(content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yields the same bytes in larger blocks, each worth a call in a thread."""
+async def _blocks(content: AsyncIterator[bytes]) -> AsyncIterator[tuple[bytes, bool]]:
+    """Yields the same bytes in larger blocks, each worth a call in a thread, and whether a block,
+    which may be empty, is the last one."""
     block = bytearray()
     async for piece in content:
         block += piece
         if len(block) >= BLOCK_BYTES:
-            yield bytes(block)
+            yield bytes(block), False
             block.clear()
-    if block:
-        yield bytes(block)
+    yield bytes(block), True
 
 
 def _check(oid: str, found: str, size_bytes: int) -> None:
@@ -92,28 +133,30 @@ def _check(oid: str, found: str, size_bytes: int) -> None:
         )
 
 
-def _add(fd: int, hasher: hashlib._Hash, block: bytes, offset: int) -> None:
+def _add(file: _Incoming, hasher: hashlib._Hash, block: bytes, is_last: bool) -> None:  # noqa: FBT001
     hasher.update(block)
-    _write(fd, block, offset)
+    file.write(block, len(block))
+    if is_last:
+        file.close()
 
 
-def _write_pieces(fd: int, pieces: Sequence[Piece], offset: int) -> None:
+def _add_pieces(file: _Incoming, pieces: Sequence[Piece], is_last: bool) -> list[Hole]:  # noqa: FBT001
+    """Adds pieces to a file, and returns the holes that it has for some of them."""
+    holes = []
     for piece in pieces:
-        if piece.codec != KNOWN:
-            try:
-                data = decompress(piece.codec, piece.data, piece.size_bytes)
-            except Corrupt as error:
-                raise InvalidInput(f"a piece of the object is damaged: {error}") from error
-            _write(fd, data, offset)
-        offset += piece.size_bytes
-
-
-def _write(fd: int, data: Buffer, offset: int) -> None:
-    """Raises: NoSpace, Denied, Unavailable."""
-    try:
-        write_at(fd, offset, [data])
-    except OSError as error:
-        raise kind_of(error)(f"the upload cannot be kept on disk: {error.strerror}") from error
+        if piece.codec == KNOWN:
+            holes.append(Hole(bytes(piece.data), file.size_bytes, piece.size_bytes))
+            file.write(b"", piece.size_bytes)
+            continue
+        try:
+            data = decompress(piece.codec, piece.data, piece.size_bytes)
+        except Corrupt as error:
+            raise InvalidInput(f"a piece of the object is damaged: {error}") from error
+        file.write(data, piece.size_bytes)
+    if is_last:
+        file.write(b"", 0)  # an object without pieces is a file, too
+        file.close()
+    return holes
 
 
 def _sha256(file: Path) -> str:
