@@ -12,6 +12,8 @@ from pathlib import Path
 
 import psutil
 
+from loadtests.errors import LoadtestError
+
 COMMAND_TIMEOUT_S = 1800
 
 
@@ -126,7 +128,25 @@ def size_of(path: Path) -> int:
     )
 
 
+def check_may_drop(name: str) -> None:
+    """Raises: LoadtestError if this process cannot do what ``drop_page_cache`` does."""
+    if os.geteuid() != 0:
+        raise LoadtestError(f"{name}: only root may drop the page cache; run it as root")
+
+
 def drop_page_cache() -> None:
     """Makes the kernel drop clean pages, as if nothing had been read. Needs root."""
     os.sync()
     Path("/proc/sys/vm/drop_caches").write_text("3\n")
+
+
+def load_note() -> str:
+    """Returns the note that a result has of what else the machine did."""
+    return f"load of the last minute: {os.getloadavg()[0]:.1f}, this included"
+
+
+def disk_notes(what: str, place: Path, scratch: Path) -> list[str]:
+    """Returns the note of a comparison with ``what`` at a place, if that is on another disk."""
+    if os.stat(place).st_dev == os.stat(scratch).st_dev:
+        return []
+    return [f"{what} lies on another disk than {scratch}: use --dir"]

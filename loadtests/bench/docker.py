@@ -13,6 +13,7 @@ from time import perf_counter
 from loadtests.bench import containerreads, mountcorpus, storms
 from loadtests.comparison import OURS, Comparison, Measure
 from loadtests.errors import LoadtestError
+from loadtests.measure import disk_notes
 from loadtests.results import Result
 from loadtests.services.containers import Containers, containers, write_flowers
 from loadtests.services.dockerd import IMAGE, dockerd
@@ -57,8 +58,7 @@ def docker(scratch: Path) -> Result:
         "warm: all bytes are in the node's cache, or on the disk for the bind mount, and the page "
         "cache is dropped before, for both; again: the second time at once"
     )
-    if os.stat(corpus).st_dev != os.stat(scratch).st_dev:
-        result.notes.append(f"the bind mount lies on another disk than {scratch}: use --dir")
+    result.notes += disk_notes("the bind mount", corpus, scratch)
     return result
 
 

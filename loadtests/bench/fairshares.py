@@ -19,6 +19,7 @@ from loadtests.bench.sides import REPO as PINNED_REPO
 from loadtests.bench.sides import mounted
 from loadtests.cli import Lodefs, Proxy
 from loadtests.errors import LoadtestError
+from loadtests.measure import load_note
 from loadtests.results import Result
 from lodefs.chunkstore.protocol.wire import USER_HEADER
 
@@ -57,7 +58,7 @@ def fair_shares(scratch: Path) -> Result:
             mounted(lodefs, proxy, scratch / "mnt", "--no-passthrough") as root,
         ):
             _measure(result, what, lodefs, (proxy, another, root), scanner)
-    result.notes.append(f"load of the last minute: {os.getloadavg()[0]:.1f}, this included")
+    result.notes.append(load_note())
     return result
 
 

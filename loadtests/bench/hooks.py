@@ -14,6 +14,7 @@ from statistics import median
 from loadtests.bench.sides import REPO, node
 from loadtests.cli import LODEFS, Lodefs
 from loadtests.errors import LoadtestError
+from loadtests.measure import load_note
 from loadtests.results import Result
 from lodefs.commands.enroot_hook import script
 from tests.support.hpc.node_mounter import node_mounter
@@ -65,7 +66,7 @@ def enroot_hook(scratch: Path) -> Result:
     result.add("with one known dataset, read: more than that", more["one"] / 1e3, "s", at_most=0.3)
     if "handed out" in more:
         result.add("the same, handed out by the node", more["handed out"] / 1e3, "s", at_most=0.3)
-    result.notes.append(f"load of the last minute: {os.getloadavg()[0]:.1f}, this included")
+    result.notes.append(load_note())
     return result
 
 

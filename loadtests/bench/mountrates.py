@@ -30,7 +30,7 @@ from loadtests.bench.origins import Origin, ceph_origin
 from loadtests.bench.sides import PLAIN, Side, fill, lodefs_side, rclone_side
 from loadtests.comparison import OURS, Ask, Comparison, Measure
 from loadtests.errors import LoadtestError
-from loadtests.measure import drop_page_cache, read_all
+from loadtests.measure import check_may_drop, disk_notes, drop_page_cache, load_note, read_all
 from loadtests.reading import compare, first_byte, whole
 from loadtests.results import Result
 
@@ -91,8 +91,7 @@ def mount(scratch: Path, options: Options) -> Result:
 
 def check(options: Options) -> None:
     """Raises LoadtestError if the page cache cannot be dropped or a peer lacks the corpus."""
-    if os.geteuid() != 0:
-        raise LoadtestError("mount: only root may drop the page cache; run it as root")
+    check_may_drop("mount")
     for name, root in options.peers.items():
         if lacking := mountcorpus.missing(root, options.shape):
             raise LoadtestError(
@@ -174,8 +173,7 @@ def _notes(result: Comparison, native: Side, scratch: Path, options: Options) ->
         f"{shape.files:,} files of 10 KB; S3: Ceph RGW on loopback; "
         f"{os.cpu_count()} processors, Linux {os.uname().release}"
     )
-    result.notes.append(f"load of the last minute: {os.getloadavg()[0]:.1f}, this included")
-    if os.stat(native.root).st_dev != os.stat(scratch).st_dev:
-        result.notes.append(f"native lies on another disk than {scratch}: use --dir")
+    result.notes.append(load_note())
+    result.notes += disk_notes("native", native.root, scratch)
     if options.quick:
         result.notes.append("--quick: less data, one round; not for judging")

@@ -20,6 +20,7 @@ from loadtests.bench.origins import ceph_origin
 from loadtests.bench.sides import REPO, mounted, node
 from loadtests.cli import Lodefs
 from loadtests.errors import LoadtestError
+from loadtests.measure import load_note
 from loadtests.results import Result
 
 FILES, FILE_BYTES, FILES_IN_FOLDER = 20_000, 10_000, 1000
@@ -70,7 +71,7 @@ def python(scratch: Path) -> Result:
             result.add("glob of 100,000 files: times find on the mount", ratio, "", at_most=2.0)
         fs.find(root)
         result.add("a pickle after listing them", len(pickle.dumps(fs)), "B", at_most=4096)
-    result.notes.append(f"load of the last minute: {os.getloadavg()[0]:.1f}, this included")
+    result.notes.append(load_note())
     return result
 
 
@@ -100,7 +101,7 @@ def dataloader(scratch: Path) -> Result:
             result.add(f"{name}: times ext4", ours / local, "", at_least=0.8)
             result.add(f"{name}: times s3fs", ours / s3, "", at_least=10.0)
         _matrix(result, origin.lodefs, torch, env, proxy.url, source)
-    result.notes.append(f"load of the last minute: {os.getloadavg()[0]:.1f}, this included")
+    result.notes.append(load_note())
     return result
 
 

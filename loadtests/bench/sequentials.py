@@ -17,8 +17,7 @@ from loadtests import corpora
 from loadtests.bench.sides import REPO, Side, mounted, node
 from loadtests.bench.walks import mount_processes
 from loadtests.cli import Lodefs
-from loadtests.errors import LoadtestError
-from loadtests.measure import drop_page_cache, read_all
+from loadtests.measure import check_may_drop, disk_notes, drop_page_cache, load_note, read_all
 from loadtests.results import Result
 
 ROUNDS = 8
@@ -40,8 +39,7 @@ class Reading:
 def sequential_reads(scratch: Path) -> Result:
     """1 GiB beside 20,000 small files, read by one reader, and in parts by eight, on the local disk
     and through a mount, in turns."""
-    if os.geteuid() != 0:
-        raise LoadtestError("mount-sequential: only root may drop the page cache; run it as root")
+    check_may_drop("mount-sequential")
     result = Result("mount-sequential")
     source = corpora.mixed()
     lodefs = Lodefs(str(scratch / "store"), scratch / "home", {})
@@ -57,10 +55,9 @@ def sequential_reads(scratch: Path) -> Result:
             workers = mount_processes(lodefs, root)
             for readers in READERS:
                 _compare(result, sides, workers, readers)
-    if os.stat(source).st_dev != os.stat(scratch).st_dev:
-        result.notes.append(f"the local file lies on another disk than {scratch}: use --dir")
+    result.notes += disk_notes("the local file", source, scratch)
     result.notes.append("from memory: the more a machine's free memory is in pieces, the slower")
-    result.notes.append(f"load of the last minute: {os.getloadavg()[0]:.1f}, this included")
+    result.notes.append(load_note())
     return result
 
 

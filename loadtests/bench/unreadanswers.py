@@ -4,7 +4,6 @@ latency."""
 from __future__ import annotations
 
 import http.client
-import os
 import random
 import socket
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from time import perf_counter, sleep
 
 from loadtests.bench.proxies import proxy_address
 from loadtests.cli import Lodefs, Proxy
-from loadtests.measure import MemoryWatch
+from loadtests.measure import MemoryWatch, load_note
 from loadtests.results import Result
 
 MIB = 1 << 20
@@ -64,7 +63,7 @@ def unread_answers(scratch: Path) -> Result:
             result.add(f"{name} beside / alone", ratio, "x", at_most=asked)
         result.add(f"{kind}: longest beside", 1e3 * max(took_s[kind, "beside"]), "ms")
     result.add("memory of the proxy beside - alone", max(grown) / MIB, "MiB", at_most=64)
-    result.notes.append(f"load of the last minute: {os.getloadavg()[0]:.1f}, this included")
+    result.notes.append(load_note())
     return result
 
 

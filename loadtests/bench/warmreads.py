@@ -17,8 +17,7 @@ from loadtests import corpora
 from loadtests.bench.origins import ceph_origin
 from loadtests.bench.sides import REPO, mounted, node
 from loadtests.bench.walks import mount_processes
-from loadtests.errors import LoadtestError
-from loadtests.measure import drop_page_cache
+from loadtests.measure import check_may_drop, disk_notes, drop_page_cache, load_note
 from loadtests.reading import files_below
 from loadtests.results import Result
 from lodefs.chunkstore.system import libc
@@ -36,8 +35,7 @@ Times = list[float]
 def warm_reads(scratch: Path) -> Result:
     """Random 4 KiB of a 1 GiB file, and small files in random order, on the local disk and through
     a mount, in turns; the page cache is dropped before each round."""
-    if os.geteuid() != 0:
-        raise LoadtestError("mount-warm: only root may drop the page cache; run it as root")
+    check_may_drop("mount-warm")
     result = Result("mount-warm")
     source = corpora.mixed()
     with (
@@ -53,10 +51,9 @@ def warm_reads(scratch: Path) -> Result:
             workers = mount_processes(origin.lodefs, root)
             _compare(result, "random 4 KiB", _random, [source, root], workers)
             _compare(result, "small files", _Small(small), [source, root], workers)
-    if os.stat(source).st_dev != os.stat(scratch).st_dev:
-        result.notes.append(f"the local files lie on another disk than {scratch}: use --dir")
+    result.notes += disk_notes("the local corpus", source, scratch)
     result.notes.append("processor and waits of small files include the look-up of their names")
-    result.notes.append(f"load of the last minute: {os.getloadavg()[0]:.1f}, this included")
+    result.notes.append(load_note())
     return result
 
 

@@ -28,7 +28,7 @@ from loadtests.cluster.node import NUMBER_FIRST, Node
 from loadtests.cluster.origin import REPO, Origin
 from loadtests.cluster.scenario import Nodes, Reading, Scenario
 from loadtests.errors import LoadtestError
-from loadtests.measure import drop_page_cache
+from loadtests.measure import drop_page_cache, load_note
 from loadtests.results import Result
 from tests.support.chunkstore.child_process import Child
 
@@ -198,5 +198,5 @@ def _report(model: Model, loads: dict[tuple[int, str], list[Load]]) -> Result:
             result.add(f"{count}: S3 bytes / the model, {how}", egress, "x", at_most=1.02)
     beyond = max(one.beyond_bytes for count in (1, NODES) for one in loads[count, LOADER])
     result.add("memory beyond the tensors", beyond / (1 << 20), "MiB", at_most=256)
-    result.notes.append(f"load of the last minute: {os.getloadavg()[0]:.1f}, this included")
+    result.notes.append(load_note())
     return result

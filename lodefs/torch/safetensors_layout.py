@@ -60,7 +60,7 @@ class StoredTensor(NamedTuple):
     end: int
 
 
-class Part(NamedTuple):
+class TensorRange(NamedTuple):
     """The bytes [first, end) of a tensor."""
 
     tensor: StoredTensor
@@ -72,7 +72,7 @@ class Piece(NamedTuple):
     """Consecutive bytes of a file, from ``first`` on, which are those of these parts."""
 
     first: int
-    parts: list[Part]
+    parts: list[TensorRange]
 
     @property
     def size_bytes(self) -> int:
@@ -146,7 +146,7 @@ def _stored(name: str, entry: _Entry, begin: int) -> StoredTensor:
 def pieces(tensors: Iterable[StoredTensor]) -> Iterator[Piece]:
     """Yields the reads for some tensors of a file, which are in the order of their bytes. Small
     neighbours are read together, and a large tensor in several pieces."""
-    together: list[Part] = []
+    together: list[TensorRange] = []
     for tensor in tensors:
         for part in _parts(tensor):
             if together and not _fits(together, part):
@@ -157,23 +157,23 @@ def pieces(tensors: Iterable[StoredTensor]) -> Iterator[Piece]:
         yield _piece(together)
 
 
-def _parts(tensor: StoredTensor) -> Iterator[Part]:
+def _parts(tensor: StoredTensor) -> Iterator[TensorRange]:
     size_bytes = tensor.end - tensor.first
     for first in range(0, size_bytes, PIECE_BYTES_MAX):
-        yield Part(tensor, first, min(first + PIECE_BYTES_MAX, size_bytes))
+        yield TensorRange(tensor, first, min(first + PIECE_BYTES_MAX, size_bytes))
 
 
-def _fits(together: Sequence[Part], part: Part) -> bool:
+def _fits(together: Sequence[TensorRange], part: TensorRange) -> bool:
     begin, last = _offset(together[0]), together[-1]
     end = _offset(last) + last.end - last.first
     is_next = _offset(part) == end
     return is_next and end - begin + part.end - part.first <= PIECE_BYTES_MAX
 
 
-def _piece(parts: list[Part]) -> Piece:
+def _piece(parts: list[TensorRange]) -> Piece:
     return Piece(_offset(parts[0]), parts)
 
 
-def _offset(part: Part) -> int:
+def _offset(part: TensorRange) -> int:
     """Returns where a part begins in the file."""
     return part.tensor.first + part.first

@@ -20,7 +20,7 @@ from lodefs.chunkstore.format.foreign.git_url import HEAD
 from lodefs.chunkstore.format.foreign.lfs import Pointer
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, check_ref_name, check_repo, split_path
-from lodefs.chunkstore.format.tree import Kind, TreeEntry
+from lodefs.chunkstore.format.tree import TreeEntry
 from lodefs.chunkstore.journal.existing_commit import point_ref
 from lodefs.chunkstore.push.archives.unpacking import based
 from lodefs.chunkstore.push.changes.branch_commits import ChangesResult, CommitJob
@@ -280,19 +280,9 @@ def _names(path: bytes) -> Names:
 
 def _entries(store: Store, root: TreeEntry) -> dict[bytes, TreeEntry]:
     """Returns all files, symlinks and empty directories below a root, by path."""
-    found: dict[bytes, TreeEntry] = {}
-    waiting = [(b"", root)]
-    while waiting:
-        at, directory = waiting.pop()
-        children = store.packs.read_tree(directory)
-        if not children and at:
-            found[at[:-1]] = directory
-        for child in children:
-            if child.kind is Kind.DIRECTORY:
-                waiting.append((at + child.name + b"/", child))
-            else:
-                found[at + child.name] = child
-    return found
+    found = dict(store.packs.walk(root))
+    filled = {path.rpartition(b"/")[0] for path in found}
+    return {path: entry for path, entry in found.items() if path not in filled}
 
 
 def _tag(store: Store, repo: str, git_commit: str, commit: CommitId) -> None:
