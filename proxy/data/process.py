@@ -28,6 +28,7 @@ from lodefs.chunkstore.system.processes import die_with_parent
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.data import order as orders
 from lodefs.proxy.data.order import FetchReport, FetchTask
+from lodefs.proxy.runtime.processor_wait import ProcessorWait
 
 # Stored bytes, received, verified and written together: receiving costs more in smaller pieces
 BATCH_SIZE_BYTES = 2 * 1024 * 1024
@@ -136,7 +137,7 @@ class Worker:
         """Receives, verifies and writes everything. Returns the error of the first wrong chunk.
         Raises: _Slow if the disk was too slow."""
         wrong: WrongChunk | None = None
-        write_s = 0.0
+        write_s, wait = 0.0, ProcessorWait.begin()
         for first, end in _batches(index):
             size_bytes = index.offsets[end] - index.offsets[first]
             if size_bytes > len(self._buffer):  # one large chunk
@@ -153,7 +154,7 @@ class Worker:
             with self._writing.turn():
                 _write(order, index, first, raws, files)
             write_s += time.monotonic() - begin_s
-            if write_s > SLOW_S and end < len(index):
+            if write_s > SLOW_S and write_s - wait.since_s() > SLOW_S and end < len(index):
                 raise _Slow
         return wrong
 

@@ -3,15 +3,24 @@ nor the readers, who get their bytes from memory meanwhile."""
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
+
+from lodefs.proxy.runtime.processor_wait import ProcessorWait
 
 UNWRITTEN_SIZE_BYTES_MAX = 16 * 1024 * 1024  # half of the bytes that are fetched at a time
 WRITES_MAX = 12  # at a time; fewer than the fetching threads
 SLOW_S = 1.0  # a write that takes longer shows that the disk cannot keep up
+
+
+class _Begun(NamedTuple):
+    """A write under way: when it began, and how long its thread had waited for a processor."""
+
+    at_s: float
+    wait: ProcessorWait
 
 
 class WriteGate:
@@ -24,13 +33,15 @@ class WriteGate:
         writes_max: int = WRITES_MAX,
         slow_s: float = SLOW_S,
         clock_s: Callable[[], float] = time.monotonic,
+        begin_wait: Callable[[], ProcessorWait] = ProcessorWait.begin,
     ) -> None:
         self._size_bytes_max = size_bytes_max
         self._writes_max = writes_max
         self._slow_s = slow_s
         self._clock_s = clock_s
         self._changed = threading.Condition()  # guards the fields below
-        self._begun_s: dict[object, float] = {}  # start times of the writes under way, oldest first
+        self._begin_wait = begin_wait
+        self._begun: dict[object, _Begun] = {}  # the writes under way, oldest first
         self._was_slow = False
         self.unwritten_bytes = 0
 
@@ -53,35 +64,40 @@ class WriteGate:
         for a slow disk."""
         key = object()
         may_write = self._begin(key, size_bytes)
-        begin_s = self._clock_s()
         try:
             yield may_write
         finally:
             if may_write:
                 with self._changed:
-                    del self._begun_s[key]
+                    self._was_slow = self._disk_s(self._begun.pop(key)) > self._slow_s
                     self.unwritten_bytes -= size_bytes
-                    self._was_slow = self._clock_s() - begin_s > self._slow_s
                     self._changed.notify_all()
 
     def _begin(self, key: object, size_bytes: int) -> bool:
+        wait = self._begin_wait()
         with self._changed:
             while not self._has_room(size_bytes):
                 left_s = self._slow_s - self._oldest_s()
                 if left_s <= 0:
                     return False
                 self._changed.wait(left_s)
-            self._begun_s[key] = self._clock_s()
+            self._begun[key] = _Begun(self._clock_s(), wait)
             self.unwritten_bytes += size_bytes
             return True
 
     def _has_room(self, size_bytes: int) -> bool:
-        if not self._begun_s:
+        if not self._begun:
             return True
         fits = self.unwritten_bytes + size_bytes <= self._size_bytes_max
-        return fits and len(self._begun_s) < self._writes_max
+        return fits and len(self._begun) < self._writes_max
 
     def _oldest_s(self) -> float:
-        """Returns for how long the oldest write has been under way."""
-        begun_s = next(iter(self._begun_s.copy().values()), math.inf)
-        return max(self._clock_s() - begun_s, 0.0)
+        """Returns for how long the oldest write has been under way, as ``_disk_s``."""
+        oldest = next(iter(self._begun.copy().values()), None)
+        return 0.0 if oldest is None else self._disk_s(oldest)
+
+    def _disk_s(self, write: _Begun) -> float:
+        """Returns how long a write has taken. If that is too long, the time that its thread waited
+        for a processor does not count."""
+        taken_s = max(self._clock_s() - write.at_s, 0.0)
+        return taken_s if taken_s <= self._slow_s else taken_s - write.wait.since_s()

@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
+from lodefs.proxy.runtime.processor_wait import WAIT_S_MAX, ProcessorWait
 from lodefs.proxy.runtime.write_gate import WriteGate
 
 WAIT_S = 60.0
@@ -60,6 +61,31 @@ def test_a_disk_is_slow_until_a_write_was_fast() -> None:
     assert not gate.is_slow()
     gate.note_slow()
     assert gate.is_slow()
+
+
+class Stalled(ProcessorWait):
+    """A thread that has waited for a processor for a second and a half."""
+
+    def since_s(self) -> float:
+        return 1.5
+
+
+def test_a_thread_without_a_processor_is_no_slow_disk() -> None:
+    """While its write is under way, and when it ends; what the disk took counts."""
+    clock = Clock()
+    gate = WriteGate(100, slow_s=1.0, clock_s=clock, begin_wait=lambda: Stalled(1, 0.0))
+    for more_s, is_slow in ((1.9, False), (2.6, True)):
+        with gate.turn(10):
+            clock.now_s += more_s
+            assert gate.is_slow() is is_slow
+        assert gate.is_slow() is is_slow
+
+
+def test_waits_for_a_processor_are_those_of_the_kernel() -> None:
+    """They grow, have a limit, and are nothing for a thread that is not there."""
+    assert 0.0 <= ProcessorWait.begin().since_s() <= WAIT_S_MAX
+    assert ProcessorWait(ProcessorWait.begin().thread, -1e9).since_s() == WAIT_S_MAX
+    assert ProcessorWait(2**22 + 1, 0.0).since_s() == 0.0
 
 
 def test_one_write_larger_than_the_bound_has_its_turn() -> None:
