@@ -25,9 +25,9 @@ from lodefs.chunkstore.format.pack import (
     TRAILER_SIZE_BYTES,
     PackIndex,
     Trailer,
+    WrongChunk,
+    unpack_chunks,
 )
-from lodefs.chunkstore.format.pack import WrongChunk as WrongChunk
-from lodefs.chunkstore.format.pack import unpack_chunks as unpack_chunks
 from lodefs.chunkstore.format.tree import SIZE_BYTES_MAX as TREE_SIZE_BYTES_MAX
 from lodefs.chunkstore.format.tree import Kind, Segment, TreeEntry, decode_tree, tree_digest
 from lodefs.chunkstore.format.virtual_pack import VirtualPack

@@ -9,22 +9,22 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from lodefs.chunkstore.errors import Changed, Corrupt, SourceLost
 from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.format.pack import WrongChunk
 from lodefs.chunkstore.nodecache import layout as layout
-from lodefs.chunkstore.protocol.wire import Origin
-from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk
+from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.proxy.cache.chunk_cache import Cache, ChunkLocation
 from lodefs.proxy.cache.eviction_policy import Use
 from lodefs.proxy.cache.extents import Run
 from lodefs.proxy.fetch.cache_write import (
     CacheTarget,
     CacheWrite,
+    FetchResult,
     Part,
     RawChunks,
-    Refusal,
     parts_of,
 )
 from lodefs.proxy.fetch.known_damage import DamagedChunks
@@ -34,7 +34,6 @@ from lodefs.proxy.fetch.pack_source import (
     FillListener,
     KnownWrongChunk,
     PackSource,
-    Received,
 )
 from lodefs.proxy.fetch.purged_chunks import PurgedChunks
 from lodefs.proxy.runtime.counters import Counter
@@ -60,23 +59,6 @@ class Unit:
     @property
     def end(self) -> int:
         return self.first + self.count
-
-
-@dataclass(slots=True)
-class FetchResult:
-    """A fetched unit. ``extents`` are those of the pack's raw bytes in the cache that are new.
-    ``memory`` has the chunks that the cache did not take, for the reason ``refusal``, and copies of
-    those that the first reader wants at once. ``origin`` is None if nothing was missing."""
-
-    extents: list[Run] = field(default_factory=list)
-    memory: RawChunks = field(default_factory=dict)
-    refusal: Refusal | None = None
-    origin: Origin | None = None
-
-    @property
-    def fetched_bytes(self) -> int:
-        """The number of raw bytes that are new in the cache."""
-        return sum(run.end - run.start for run in self.extents)
 
 
 class CacheFill:
@@ -119,9 +101,8 @@ class CacheFill:
             received = self._read(pack_index, chunks, source, listener, write)
             result.origin = received.origin
             result.extents += received.extents
-            if received.chunks is not None:
-                raws |= {n: raw for n, raw in zip(chunks, received.chunks, strict=True) if raw}
-                writes.append(write)
+            raws |= received.memory
+            writes.append(write)
         if raws:
             listener.received(raws, result.origin)
         # Copies, not views of everything
@@ -178,10 +159,7 @@ class CacheFill:
     def read(self, pack_index: PackIndexVersion, unit: Unit) -> FetchResult:
         """Fetches a unit into memory, without the cache. Raises what ``fill`` raises."""
         source = self._origin if unit.from_origin else self._packs
-        chunks = range(unit.first, unit.end)
-        received = self._read(pack_index, chunks, source)
-        raws = zip(chunks, received.chunks or (), strict=True)
-        return FetchResult(memory={n: raw for n, raw in raws if raw}, origin=received.origin)
+        return self._read(pack_index, range(unit.first, unit.end), source)
 
     def _read(
         self,
@@ -190,7 +168,7 @@ class CacheFill:
         source: PackSource,
         listener: FillListener = NOBODY,
         write: CacheWrite | None = None,
-    ) -> Received:
+    ) -> FetchResult:
         """Reads chunks from a source. Wrong ones are read once more from the origin, with a new
         index of the pack. If they are wrong again, they are not read for a while."""
         pack_id = pack_index.index.pack_id
@@ -215,7 +193,7 @@ class CacheFill:
             self._damaged_chunks.note(pack_id, twice, bad_first, bad_end)
             raise twice from error
 
-    def _read_again(self, pack_id: PackId, chunks: range) -> Received:
+    def _read_again(self, pack_id: PackId, chunks: range) -> FetchResult:
         """Reads from the origin, with its current index."""
         try:
             return self._origin.read(self._indexes.reload(pack_id), chunks.start, len(chunks))

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from lodefs.chunkstore.format.pack import PackIndex
+from lodefs.chunkstore.protocol.wire import Origin
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.chunk_cache import Cache, Flat
 from lodefs.proxy.cache.extents import Run
@@ -49,12 +50,21 @@ class Part(NamedTuple):
 
 
 @dataclass(slots=True)
-class Written:
-    """Where raw bytes of the pack lie in the cache now, and the chunks that it refused."""
+class FetchResult:
+    """Chunks of a pack that were fetched. ``extents`` are those of the pack's raw bytes that are
+    new in the cache. ``memory`` has chunks that are not written yet, those that the cache did not
+    take, for the reason ``refusal``, and copies of those that the first reader wants at once.
+    ``origin`` is None if nothing was missing."""
 
     extents: list[Run] = field(default_factory=list)
     memory: RawChunks = field(default_factory=dict)
     refusal: Refusal | None = None
+    origin: Origin | None = None
+
+    @property
+    def fetched_bytes(self) -> int:
+        """The number of raw bytes that are new in the cache."""
+        return sum(run.end - run.start for run in self.extents)
 
 
 class CacheWrite:
@@ -87,9 +97,9 @@ class CacheWrite:
             extents += _pack_runs(reservation.commit(), part.target.shift)
         return extents
 
-    def write(self, raws: RawChunks) -> Written:
+    def write(self, raws: RawChunks) -> FetchResult:
         """Writes chunks from memory, as far as there is space and the disk is fast enough."""
-        written = Written()
+        written = FetchResult()
         for part in self.parts:
             numbered = zip(part.numbers, part.chunks, strict=True)
             chunks = [(chunk, raws[n]) for n, chunk in numbered if n in raws]  # others are gone

@@ -15,9 +15,10 @@ from typing import NamedTuple
 from lodefs.chunkstore.errors import Changed, LodefsError, Unavailable
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import ID_BYTES
+from lodefs.chunkstore.format.pack import WrongChunk
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.ranges.order import Done, RangeOrder, range_order
-from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk
+from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.chunkstore.system.circuit_breaker import CircuitBreaker
 from lodefs.proxy.cache.extents import Run
 from lodefs.proxy.cache.reservation import Chunk, Reservation

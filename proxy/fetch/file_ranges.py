@@ -23,8 +23,8 @@ from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Flat
 from lodefs.proxy.cache.extents import Extents, PackExtents, Run
 from lodefs.proxy.cache.reader import CacheReader
-from lodefs.proxy.fetch.cache_fill import FetchResult, Unit
-from lodefs.proxy.fetch.cache_write import CacheTarget, RawChunks
+from lodefs.proxy.fetch.cache_fill import Unit
+from lodefs.proxy.fetch.cache_write import CacheTarget, FetchResult, RawChunks
 from lodefs.proxy.fetch.flight import Follower
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.single_flight import Fetcher

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from lodefs.chunkstore.errors import NotFound, Unavailable
 from lodefs.chunkstore.protocol.wire import Origin
-from lodefs.proxy.fetch.cache_fill import FetchResult, Unit
-from lodefs.proxy.fetch.cache_write import RawChunks
+from lodefs.proxy.fetch.cache_fill import Unit
+from lodefs.proxy.fetch.cache_write import FetchResult, RawChunks
 from lodefs.proxy.fetch.pack_source import FillListener
 from lodefs.proxy.runtime.thread_pools import current_owner
 

@@ -6,26 +6,19 @@ Blocking, for threads of the fetch pools. Implementations: StorePacks here, Peer
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from lodefs.chunkstore.errors import Corrupt, LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.format import keys
 from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.format.pack import WrongChunk, unpack_chunks
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.mirrored import report_corruption
 from lodefs.chunkstore.protocol.wire import Origin
-from lodefs.chunkstore.repo.pack_reader import (
-    LostPack,
-    PackIndexVersion,
-    WrongChunk,
-    read_index,
-    read_stored,
-    unpack_chunks,
-)
+from lodefs.chunkstore.repo.pack_reader import LostPack, PackIndexVersion, read_index, read_stored
 from lodefs.chunkstore.repo.store import require_there
-from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.extents import Run
-from lodefs.proxy.fetch.cache_write import CacheWrite, RawChunks
+from lodefs.proxy.fetch.cache_write import CacheWrite, FetchResult, RawChunks
 from lodefs.proxy.fetch.data_plane import DataPlane
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.runtime.counters import Counter, Counts
@@ -37,15 +30,6 @@ log = logging.getLogger("lodefs.cache")
 
 class KnownWrongChunk(WrongChunk):
     """The chunks were wrong when they were read before, and are not read now."""
-
-
-class Received(NamedTuple):
-    """Consecutive chunks that were read: their raw bytes, b"" for those that are gone; or None, if
-    they were written to the cache instead, with the ``extents`` of the pack's raw bytes there."""
-
-    origin: Origin
-    chunks: list[Buffer] | None
-    extents: list[Run]
 
 
 class FillListener:
@@ -98,8 +82,9 @@ class PackSource(Protocol):
         count: int,
         listener: FillListener = NOBODY,
         write: CacheWrite | None = None,
-    ) -> Received:
-        """Reads consecutive chunks. With ``write``, data processes may write them to the cache.
+    ) -> FetchResult:
+        """Reads consecutive chunks into memory. With ``write``, data processes may write them to
+        the cache instead: then there are extents, and nothing is in memory.
 
         Raises: Changed if the pack was rewritten, so that its index must be read again; the errors
         of ``index``.
@@ -175,7 +160,7 @@ class StorePacks:
         count: int,
         listener: FillListener = NOBODY,
         write: CacheWrite | None = None,
-    ) -> Received:
+    ) -> FetchResult:
         """Reads with one ranged GET, of a data process if one can write the chunks to the cache.
         Raises: WrongChunk."""
         self._check(pack_index, first, count)
@@ -185,20 +170,21 @@ class StorePacks:
             if write and plane and plane.takes(pack_index, first, count, write):
                 extents = self._by_plane(plane, pack_index, first, count, write)
                 if extents is not None:
-                    return Received(Origin.STORE, None, extents)
-            return Received(Origin.STORE, self._read(pack_index, first, count), [])
+                    return FetchResult(extents, origin=Origin.STORE)
+            return FetchResult(memory=self._read(pack_index, first, count), origin=Origin.STORE)
         except WrongChunk:
             report_corruption(self._objects, keys.pack(pack_index.index.pack_id), pack_index.etag)
             raise
 
-    def _read(self, pack_index: PackIndexVersion, first: int, count: int) -> list[Buffer]:
+    def _read(self, pack_index: PackIndexVersion, first: int, count: int) -> RawChunks:
         self._counts.add(Counter.FETCHES)
         try:
             stored = read_stored(self._objects, pack_index, first, count)
         except NotFound as error:
             raise lacking(self._objects, error) from error
         self._counts.add(Counter.FETCHED_BYTES, len(stored))
-        return unpack_chunks(pack_index.index, first, count, stored)
+        raws = unpack_chunks(pack_index.index, first, count, stored)
+        return {n: raw for n, raw in enumerate(raws, first) if raw}
 
     def _by_plane(
         self,

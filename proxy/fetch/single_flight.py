@@ -18,9 +18,11 @@ from weakref import WeakValueDictionary
 
 from lodefs.chunkstore.errors import Corrupt, DeadlineExceeded
 from lodefs.chunkstore.format.names import PackId
-from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk
+from lodefs.chunkstore.format.pack import WrongChunk
+from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.chunkstore.repo.range_planner import UNIT_STORED_BYTES_MAX
-from lodefs.proxy.fetch.cache_fill import CacheFill, FetchResult, Unit, part_of
+from lodefs.proxy.fetch.cache_fill import CacheFill, Unit, part_of
+from lodefs.proxy.fetch.cache_write import FetchResult
 from lodefs.proxy.fetch.flight import Flight, Follower, name_of
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.thread_pools import Pools, current_owner

@@ -26,8 +26,8 @@ from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.eviction_policy import Use
-from lodefs.proxy.fetch.cache_fill import FetchResult, Unit
-from lodefs.proxy.fetch.cache_write import Refusal
+from lodefs.proxy.fetch.cache_fill import Unit
+from lodefs.proxy.fetch.cache_write import FetchResult, Refusal
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.single_flight import Fetcher
 from lodefs.proxy.read.namespace import Namespace

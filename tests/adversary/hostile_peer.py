@@ -213,7 +213,7 @@ class HalfOwner:
         query = parse_qs(parts.query)
         first, count = int(query["first"][0]), int(query["count"][0])
         store = StorePacks(self.rig.objects.below, Counts(), DamagedChunks())
-        body = b"".join(store.read(right, first, count).chunks or ())
+        body = b"".join(store.read(right, first, count).memory.values())
         if len(body) < HALVED_SIZE_BYTES_MIN:
             _send(connection, body)
             return

@@ -16,8 +16,8 @@ from lodefs.chunkstore.protocol import wire
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.fetch.cache_write import CacheWrite, RawChunks
-from lodefs.proxy.fetch.pack_source import NOBODY, FillListener, PackSource, Received
+from lodefs.proxy.fetch.cache_write import CacheWrite, FetchResult, RawChunks
+from lodefs.proxy.fetch.pack_source import NOBODY, FillListener, PackSource
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.client.hedge_budget import HedgeBudget
 from lodefs.proxy.peers.client.hedged_request import (
@@ -81,36 +81,32 @@ class PeerPacks:
         count: int,
         listener: FillListener = NOBODY,
         write: CacheWrite | None = None,
-    ) -> Received:
+    ) -> FetchResult:
         """Implements PackSource: this process reads what peers send."""
-        index = pack_index.index
-        if not index.has_gone:
-            found = self._chunks_of_peers(pack_index, first, count, listener)
-        else:
-            found = self._runs_of_peers(pack_index, first, count, listener)
+        found = self._runs_of_peers(pack_index, first, count, listener)
         if found is not None:
-            return Received(wire.Origin.PEERS, found, [])
+            return FetchResult(memory=found, origin=wire.Origin.PEERS)
         clock_s = self._context.clock_s
         begin_s = clock_s()
         received = self._origin.read(pack_index, first, count, listener, write)
-        size_bytes = index.raw_offsets[first + count] - index.raw_offsets[first]
+        raw_offsets = pack_index.index.raw_offsets
+        size_bytes = raw_offsets[first + count] - raw_offsets[first]
         self._context.health.store_served(size_bytes, clock_s() - begin_s)
         return received
 
     def _runs_of_peers(
         self, pack_index: PackIndexVersion, first: int, count: int, listener: FillListener
-    ) -> list[Buffer] | None:
-        """Returns a unit with some chunks gone: reads the others run by run, unless there are many
-        runs."""
+    ) -> RawChunks | None:
+        """Returns the chunks that are not gone, run by run, unless there are many runs."""
         runs = pack_index.index.live_runs(first, count)
         if len(runs) > RUNS_MAX:
             return None
-        raws: list[Buffer] = [b""] * count
+        raws: RawChunks = {}
         for at, some in runs:
             found = self._chunks_of_peers(pack_index, at, some, listener)
             if found is None:
                 return None
-            raws[at - first : at - first + some] = found
+            raws |= enumerate(found, at)
         return raws
 
     def _chunks_of_peers(

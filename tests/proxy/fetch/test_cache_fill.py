@@ -18,10 +18,10 @@ from lodefs.chunkstore.objects.interface import ObjectStore, Part
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.fetch.cache_fill import CacheFill, Unit
-from lodefs.proxy.fetch.cache_write import CacheWrite
+from lodefs.proxy.fetch.cache_write import CacheWrite, FetchResult
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.pack_source import NOBODY, FillListener, Received, StorePacks
+from lodefs.proxy.fetch.pack_source import NOBODY, FillListener, StorePacks
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.thread_pools import Pools
 from lodefs.proxy.service.store_node import StoreNode
@@ -160,7 +160,7 @@ class GoodPeers:
         count: int,
         listener: FillListener = NOBODY,
         write: CacheWrite | None = None,
-    ) -> Received:
+    ) -> FetchResult:
         """As of PackSource: never elsewhere."""
         return self._source().read(pack_index, first, count, listener)
 

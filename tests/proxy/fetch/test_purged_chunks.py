@@ -12,10 +12,10 @@ from lodefs.chunkstore.protocol.wire import Origin
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.fetch.cache_fill import CacheFill, Unit
-from lodefs.proxy.fetch.cache_write import CacheWrite
+from lodefs.proxy.fetch.cache_write import CacheWrite, FetchResult
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
-from lodefs.proxy.fetch.pack_source import NOBODY, FillListener, Received, StorePacks
+from lodefs.proxy.fetch.pack_source import NOBODY, FillListener, StorePacks
 from lodefs.proxy.fetch.purged_chunks import PurgedChunks
 from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.thread_pools import Pools
@@ -30,7 +30,7 @@ class CutOffPeers(GoodPeers):
     def __init__(self, rig: Rig, origin: StorePacks, pack_index: PackIndexVersion) -> None:
         super().__init__(rig.objects, origin)
         self._loaded = pack_index
-        self._raws = origin.read(pack_index, 0, len(pack_index.index)).chunks or []
+        self._raws = origin.read(pack_index, 0, len(pack_index.index)).memory
 
     def read(
         self,
@@ -39,10 +39,11 @@ class CutOffPeers(GoodPeers):
         count: int,
         listener: FillListener = NOBODY,
         write: CacheWrite | None = None,
-    ) -> Received:
+    ) -> FetchResult:
         """As of PackSource."""
         assert pack_index.index.ids == self._loaded.index.ids
-        return Received(Origin.PEERS, self._raws[first : first + count], [])
+        raws = {n: self._raws[n] for n in range(first, first + count)}
+        return FetchResult(memory=raws, origin=Origin.PEERS)
 
 
 def test_they_are_not_taken(tmp_path: Path) -> None:

@@ -14,11 +14,12 @@ import pytest
 
 from lodefs.chunkstore.errors import DeadlineExceeded, NotFound, Unavailable
 from lodefs.chunkstore.format.names import PackId
+from lodefs.chunkstore.format.pack import WrongChunk
 from lodefs.chunkstore.objects.interface import Part
-from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, WrongChunk, read_index
+from lodefs.chunkstore.repo.pack_reader import PackIndexVersion, read_index
 from lodefs.proxy.cache.extents import Run
-from lodefs.proxy.fetch.cache_fill import FetchResult, Unit
-from lodefs.proxy.fetch.cache_write import CacheTarget
+from lodefs.proxy.fetch.cache_fill import Unit
+from lodefs.proxy.fetch.cache_write import CacheTarget, FetchResult
 from lodefs.proxy.fetch.flight import Follower
 from lodefs.proxy.fetch.pack_source import FillListener
 from lodefs.proxy.fetch.single_flight import Fetcher
