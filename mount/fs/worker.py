@@ -133,11 +133,13 @@ class Worker:
     started: list[Thread] = field(default_factory=list)
     failures: Failures = field(init=False)
     renewal: Renewal = field(init=False)
+    requests: device.Requests = field(init=False)
     disk_watch: DiskWatch = field(init=False)
 
     def __post_init__(self) -> None:
         self.failures = Failures(self.log, self.clock)
         self.renewal = Renewal(self.fd, self.session, self.clock)
+        self.requests = device.Requests(self.fd)
         self.disk_watch = DiskWatch(self.fd, self.pending)
 
     def start(self) -> None:
@@ -206,7 +208,7 @@ class Worker:
                 continue
             patience_s = 0.0
             turn.acquire()
-            size = None if self.ended.is_set() else device.read_request(self.fd, buffer)
+            size = None if self.ended.is_set() else self.requests.read(buffer)
             if size is None:
                 return
             reader.begin()
@@ -238,6 +240,7 @@ class Worker:
     ) -> None:
         # Every request comes through here: look up once, before the loop, what it needs.
         fd, turn, pending, ended = self.fd, current.turn, self.pending, self.ended
+        read_request = self.requests.read
         marks, clock, begin, trace = self.marks, self.clock, reader.begin, self.trace
         counter = self.counter
         buffer = bytearray(fuse_abi.REQUEST_BYTES_MIN + 4096)
@@ -250,7 +253,7 @@ class Worker:
                     return
                 queued = pending.take() if pending.queue else None
             if queued is None:
-                size = device.read_request(fd, buffer)
+                size = read_request(buffer)
                 if size is None:
                     return
                 marks[index] = since_s = clock()

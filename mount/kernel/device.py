@@ -79,6 +79,30 @@ def read_request(device: int, buffer: bytearray | memoryview) -> int | None:
                 raise
 
 
+class Requests:
+    """The requests of a connection, for the threads of one process, one thread at a time.
+
+    Processes that wait in readv(2) get requests in turns. So each would be woken with the memory of
+    the others in the processor's caches, and would not know what another one has just looked up.
+    The kernel wakes processes that wait in epoll(7) in the order in which they came, and so always
+    the same one while that is idle.
+    """
+
+    def __init__(self, device: int) -> None:
+        self._device = device
+        self._epoll = select.epoll()
+        self._epoll.register(device, select.EPOLLIN | select.EPOLLEXCLUSIVE)
+
+    def fileno(self) -> int:
+        """The descriptor that the process waits for."""
+        return self._epoll.fileno()
+
+    def read(self, buffer: bytearray | memoryview) -> int | None:
+        """Waits for the next message and reads it, as ``read_request`` does."""
+        self._epoll.poll(-1, 1)
+        return read_request(self._device, buffer)
+
+
 def write_answer(device: int, header: bytes, body: Buffer) -> None:
     """Answers a request. It is no error if nobody waits for it (interrupted, or sent again).
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+from pathlib import Path
+from threading import Thread
 
 from lodefs.mount.kernel import device, fuse_abi
 from lodefs.mount.kernel.fuse_abi import Opcode
 from tests.support.mount.kernel import FakeKernel
+from tests.support.mount.mounts import until
 
 
 def test_requests_that_nobody_answers_are_failed() -> None:
@@ -37,3 +40,34 @@ def test_what_is_stored_is_one_message() -> None:
     assert body[fuse_abi.STORE_OUT.size :] == b"bytes"
     kernel.close()
     assert not device.store(kernel.device, 5, 0, b"bytes")
+
+
+def test_the_first_of_idle_readers_gets_each_request() -> None:
+    """One process answers a reader that asks again and again, also if another one waits longer."""
+    kernel = FakeKernel()
+    first, second = device.Requests(kernel.device), device.Requests(kernel.device)
+    got: list[device.Requests] = []
+    _wait(second, got)
+    for _ in range(3):
+        reader = _wait(first, got)
+        kernel.send(Opcode.READ, 5)
+        reader.join()
+    assert got == [first] * 3
+    kernel.send(Opcode.READ, 5)  # while the first is busy
+    until(lambda: len(got) == 4)
+    assert got[3] is second
+    kernel.close()
+
+
+def _wait(requests: device.Requests, got: list[device.Requests]) -> Thread:
+    """A thread that waits for a request, and then records whose it was."""
+
+    def read() -> None:
+        if requests.read(bytearray(fuse_abi.REQUEST_BYTES_MIN)):
+            got.append(requests)
+
+    thread = Thread(target=read, daemon=True)
+    thread.start()
+    call = Path(f"/proc/self/task/{thread.native_id}/syscall")
+    until(lambda: call.read_text().split()[1:2] == [hex(requests.fileno())])
+    return thread
