@@ -112,12 +112,13 @@ class CachedSnapshot:
         view = self.current()
         if view is None:
             return None
-        flat = view.known_flat(ino)
-        if flat is not None:
-            size = min(size_bytes, flat.size_bytes - first)
-            return [(flat, first, size)] if size > 0 else []
-        # Otherwise it is small, and rarely read twice before new rows come
-        if node is None or node.content:
+        if node is None and self._nodes is not None:
+            node = self._nodes.get(ino)
+        if node is None or node.content:  # others are small, and rarely read twice
+            flat = view.known_flat(ino)
+            if flat is not None:
+                size = min(size_bytes, flat.size_bytes - first)
+                return [(flat, first, size)] if size > 0 else []
             told = view.told(ino, first, size_bytes)
             if told is not None:
                 return [told]

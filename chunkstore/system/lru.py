@@ -30,11 +30,13 @@ class Lru(Generic[K, V]):
 
     def get(self, key: K) -> V | None:
         """Returns the value, and makes it the newest; None if there is none."""
-        with self._lock:
-            value = self._entries.get(key)
-            if value is not None:
+        value = self._entries.get(key)  # each call of the map is atomic: no lock, as reads are many
+        if value is not None:
+            try:  # noqa: SIM105 - with suppress it would take twice as long
                 self._entries.move_to_end(key)
-            return value
+            except KeyError:  # another thread has dropped it meanwhile
+                pass
+        return value
 
     def put(self, key: K, value: V) -> None:
         """Sets a value; drops the oldest entries beyond the limit."""

@@ -131,7 +131,8 @@ class DiskWatch:
         while self._wanted.wait() and not self._over.is_set():
             self._wanted.clear()
             seen, idle = -1, 0
-            while idle < IDLE_TICKS_MAX and not self._over.wait(DISK_PATIENCE_S):
+            while idle < IDLE_TICKS_MAX and not self._over.is_set():
+                time.sleep(DISK_PATIENCE_S)  # Event.wait would take more processor time
                 idle = idle + 1 if seen == self._reads else 0
                 seen = self._look(seen)
             with self._lock:

@@ -117,7 +117,7 @@ class Dispatcher:
 
         Raises: SlowError, if the file system's reader does.
         """
-        _, opcode, unique, node, *_ = fuse_abi.IN_HEADER.unpack_from(message)
+        _, opcode, unique, node = fuse_abi.IN_HEADER_FRONT.unpack_from(message)
         handler = self._handlers.get(opcode)
         self.operation = OPERATION_OF.get(opcode, _OTHER)
         self.has_failed = False

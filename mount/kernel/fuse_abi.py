@@ -103,6 +103,7 @@ class Opcode(IntEnum):
 UNANSWERED = frozenset({Opcode.FORGET, Opcode.BATCH_FORGET, Opcode.INTERRUPT})
 
 IN_HEADER = struct.Struct("=IIQQIIIHH")  # len opcode unique nodeid uid gid pid extlen padding
+IN_HEADER_FRONT = struct.Struct("=IIQQ")  # len opcode unique nodeid: what each request needs
 IN_HEADER_PID, IN_HEADER_PID_OFFSET = struct.Struct("=I"), 32
 OUT_HEADER = struct.Struct("=IiQ")  # len error unique
 INIT_IN = struct.Struct("=IIII")  # major minor max_readahead flags; then flags2, 11 unused

@@ -17,7 +17,7 @@ from lodefs.mount.fs.device_lead import BeforeBlocking
 from lodefs.mount.read.cache_monitor import CacheMonitor
 from lodefs.mount.read.prefetch_policy import is_telling
 from lodefs.mount.read.read_events import EmitRead, ReadEvent, ignore_read
-from lodefs.mount.read.uncached_reads import UncachedReads
+from lodefs.mount.read.uncached_reads import SIZE_BYTES_MIN, UncachedReads
 from lodefs.mount.shm.traffic_counters import CountsReads, uncounted
 
 if TYPE_CHECKING:
@@ -80,10 +80,14 @@ class CachedReader:
             if len(pieces) == 1 and not isinstance(pieces[0], tuple):
                 return pieces[0]
             return self._rendered(ino, first, pieces)
-        data = self._rendered(ino, first, extents)
-        if data:
-            cache.count(len(data))
-            self._counter.read(_DIRECT_READS, len(data))
+        if not extents:
+            return b""
+        file, offset, size = extents[0]
+        data = self._client.scratch(size)
+        if len(extents) > 1 or not self._fill(data, file, offset):
+            data = self._rendered(ino, first, extents)
+        cache.count(len(data), file)
+        self._counter.read(_DIRECT_READS, len(data))
         return data
 
     def _rendered(self, ino: int, first: int, pieces: Sequence[Piece]) -> memoryview:
@@ -118,13 +122,8 @@ class CachedReader:
     def _fill(self, part: memoryview, file: OpenFile, offset: int) -> bool:
         """Reads until ``part`` is full; False if the file is too short."""
         fd = file.fd
-        uncached = self._uncached.descriptor(file, offset, len(part))
-        if uncached is not None:
-            self._before_disk()
-            seconds = self._from_disk(uncached.fd, part, offset)
-            self._uncached.took(len(part), seconds)
-            if seconds is not None:
-                return True
+        if len(part) >= SIZE_BYTES_MIN and self._fill_uncached(part, file, offset):
+            return True
         try:
             if os.preadv(fd, (part,), offset, self._nowait) == len(part):
                 return True
@@ -138,6 +137,16 @@ class CachedReader:
         if file.is_slab:
             self._bring_neighbours(fd, offset)
         return self._from_disk(fd, part, offset) is not None
+
+    def _fill_uncached(self, part: memoryview, file: OpenFile, offset: int) -> bool:
+        """Reads a large part past the page cache; False if that is not wanted, or failed."""
+        uncached = self._uncached.descriptor(file, offset, len(part))
+        if uncached is None:
+            return False
+        self._before_disk()
+        seconds = self._from_disk(uncached.fd, part, offset)
+        self._uncached.took(len(part), seconds)
+        return seconds is not None
 
     def _from_disk(self, fd: int, part: memoryview, offset: int) -> float | None:
         """Reads until ``part`` is full. Returns the seconds that it took; None if it failed."""

@@ -72,6 +72,28 @@ def test_ranges(place: Place) -> None:
                     assert found == data[first : first + size], (path, first, size)
 
 
+def test_what_is_known_is_looked_up_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A read of a small file whose entry is known takes one look-up in the index, for its chunk; of
+    a complete large file none after the first."""
+    place.warm()
+    keys: list[bytes] = []
+    get = place.view._kv.get
+
+    def counted(key: bytes) -> bytes | None:
+        keys.append(key)
+        return get(key)
+
+    for path, expected in ((b"one", 1), (b"big", 0)):
+        ino = place.look_up(path)
+        place.reader.read(ino, 0, 4096)
+        place.remembered.put(ino, place.reader.node(ino))
+        monkeypatch.setattr(place.view._kv, "get", counted)
+        keys.clear()
+        assert bytes(place.reader.read(ino, 0, 4096)) == FILES[path][:4096]
+        assert len(keys) == expected, path
+        monkeypatch.undo()
+
+
 def test_a_part_of_a_large_file(place: Place) -> None:
     """What is there of an incomplete flat file is read directly; the rest is asked for."""
     ino = place.look_up(b"big")
