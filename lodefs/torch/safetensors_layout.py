@@ -18,6 +18,7 @@ from lodefs.chunkstore.format.decoding import from_json
 
 PREFIX_BYTES = 8
 HEADER_BYTES_MAX = 100_000_000  # as in the safetensors package
+TENSORS_MAX = 200_000  # of one file; they take about 200 MiB of memory
 PIECE_BYTES_MAX = 8 << 20  # of one read
 DIMENSIONS_MAX = 64  # as in torch; the product of millions of sizes would take hours
 METADATA = "__metadata__"
@@ -109,8 +110,11 @@ def parse_header(header: bytes, file_size_bytes: int) -> list[StoredTensor]:
     """Returns the tensors of a file in the order of their bytes. ``header``: the file up to
     ``header_end``.
 
-    Raises: InvalidInput unless the tensors' bytes are all of the rest of the file, without holes.
+    Raises: InvalidInput unless the tensors' bytes are all of the rest of the file, without holes,
+    and if there are more than ``TENSORS_MAX``.
     """
+    if header.count(b"{") > TENSORS_MAX + 2:  # one for each, one around all, one of the metadata
+        raise InvalidInput(f"its header names more than {TENSORS_MAX} tensors")
     entries = from_json(header[PREFIX_BYTES:], dict[str, msgspec.Raw])
     entries.pop(METADATA, None)
     tensors = [

@@ -13,6 +13,7 @@ from lodefs.chunkstore.errors import InvalidInput
 from lodefs.torch.safetensors_layout import (
     HEADER_BYTES_MAX,
     PIECE_BYTES_MAX,
+    TENSORS_MAX,
     StoredTensor,
     header_end,
     parse_header,
@@ -72,6 +73,7 @@ def test_every_byte_belongs_to_its_tensor(contents: list[bytes]) -> None:
         (b"{", 0, "truncated"),
         (b'{"\xff": 1}', 0, "utf-8"),
         (b'{"a":' * 5000, 0, "nested too deeply"),
+        (b"[" + b"{}," * TENSORS_MAX + b"{},{},{}]", 0, "more than 200000 tensors"),
     ],
 )
 def test_a_bad_header_is_refused(header: dict[str, Any] | bytes, data: int, why: str) -> None:
