@@ -90,7 +90,9 @@ def run(wanted: Scenario, options: argparse.Namespace) -> dict[str, Outcome]:
             connection_bytes_per_s_max=size(wanted.origin.connection_rate),
             latency_s=wanted.origin.latency_s,
         )
-        site = Site(network, origin, hosts, data, folder, keep=options.keep)
+        site = Site(
+            network, origin, hosts, data, folder, keep=options.keep, has_timeline=options.timeline
+        )
         return {
             variant.name: play_of(wanted, variant)(site, wanted, variant)
             for variant in variants_of(wanted, options)
@@ -191,6 +193,7 @@ def _tell(options: argparse.Namespace, wanted: Scenario, outcomes: dict[str, Out
             table = figures.report(kind, "for comparison", other.figures(), {})
             print(table.table())
         result.notes += [f"error: {error}" for error in outcome.seen.told]
+        result.notes += outcome.timeline.lines()
         print(result.table(), flush=True)
     return 0 if told["ok"] else 1
 
@@ -224,6 +227,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--node-rate", metavar="SIZE", help="of each node's link, bytes a second (tc tbf)")
     add("--node-latency", type=float, metavar="S", help="of each node's link (tc netem)")
     add("--node-loss", type=float, metavar="SHARE", help="of packets, 0 to 1 (tc netem)")
+    add("--timeline", action="store_true", help="what each node sends and gets, by the second")
     add("--json", action="store_true", help="print one JSON object")
     add("--dir", type=Path, help="where caches and data go (the temporary directory)")
     add("--keep", action="store_true", help="leave caches and logs behind")

@@ -31,6 +31,7 @@ class Site:
     dataset: Dataset
     scratch: Path
     keep: bool = False  # caches and logs are left behind
+    has_timeline: bool = False  # nodes are asked for their rates meanwhile
 
 
 @dataclass(frozen=True, slots=True)

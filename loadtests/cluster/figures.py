@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from loadtests.cluster.counting import Counts, Sent, repeated_bytes
+from loadtests.cluster.timeline import Timeline
 from loadtests.results import Result
 
 PERCENTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -67,6 +68,7 @@ class Outcome:
     epochs_s: list[float] = field(default_factory=list)
     more: dict[str, float] = field(default_factory=dict)
     statuses: list[dict[str, Any]] = field(default_factory=list)  # what nodes say of themselves
+    timeline: Timeline = field(default_factory=Timeline)
     repeated_bytes: int = 0  # of packs, sent by the origin not for the first time
     egress_by_client: dict[str, int] = field(default_factory=dict)  # by address
 
@@ -186,6 +188,7 @@ def as_json(
         "asserted": asserted,
         "compared": {kind: other.as_dict() for kind, other in others.items()},
         "node_status": outcome.statuses,
+        "timeline": outcome.timeline.rows,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from loadtests.cluster.origin import REPO
 from loadtests.cluster.plans import Plan, Streams
 from loadtests.cluster.readers import Manner, Readers
 from loadtests.cluster.scenario import Reading, Scenario, expanded
+from loadtests.cluster.timeline import Timeline
 from lodefs.chunkstore.protocol.wire import FILES, file_path
 
 
@@ -21,7 +23,8 @@ def play(site: Site, scenario: Scenario, variant: Variant) -> Outcome:
     outcome = Outcome(site.dataset.size_bytes, scenario.nodes.count)
     works = plans.epochs(site.dataset, scenario.reading, scenario.nodes.count)
     with Cluster(site, scenario, variant).running() as cluster:
-        happening = Happening(cluster, scenario if variant.disturbed else None, works)
+        timeline = outcome.timeline if site.has_timeline else None
+        happening = Happening(cluster, scenario if variant.disturbed else None, works, timeline)
         site.origin.begin_counting()
         for number, work in enumerate(works):
             with Readers(folder_of(site, variant, f"epoch{number}")) as readers:
@@ -63,9 +66,16 @@ def play_directly(site: Site, scenario: Scenario, variant: Variant) -> Outcome:
 class Happening:
     """The events of a run, each at its share of all bytes."""
 
-    def __init__(self, cluster: Cluster, scenario: Scenario | None, works: Sequence[Plan]) -> None:
-        """``scenario`` None: there are no events."""
+    def __init__(
+        self,
+        cluster: Cluster,
+        scenario: Scenario | None,
+        works: Sequence[Plan],
+        timeline: Timeline | None = None,
+    ) -> None:
+        """``scenario`` None: there are no events. ``timeline`` looks at the nodes meanwhile."""
         self._cluster = cluster
+        self._timeline = timeline
         self._pending = expanded(scenario) if scenario else []
         self._total_bytes = sum(
             plans.size_of(work[number]) for work in works for number in cluster.live
@@ -83,6 +93,8 @@ class Happening:
         return len(self._pending)
 
     def _look(self, readers: Readers, begin: Callable[[int], None]) -> None:
+        if self._timeline is not None:
+            self._timeline.look(time.monotonic(), self._cluster.statuses)
         while self._pending and self._pending[0].at <= self._share(readers):
             event = self._pending.pop(0)
             if event.do == "kill":
