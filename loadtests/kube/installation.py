@@ -11,6 +11,7 @@ from typing import Any
 
 from loadtests.kube import configs, images
 from loadtests.kube.node import ROOT, Node
+from loadtests.services import moto
 from tests.support.chunkstore.child_process import Child, ChildError
 
 NAMESPACE = "lodefs"
@@ -23,16 +24,6 @@ S3_TIMEOUT_S = 120.0
 READY_TIMEOUT_S = 180.0
 MOUNTER = f"daemonset/{RELEASE}-mounter"
 PARTS = ("proxy", "mounter", "csi")  # DaemonSets
-_S3 = """
-import logging, sys
-from moto.server import DomainDispatcherApplication, create_backend_app
-from werkzeug.serving import make_server
-logging.getLogger("werkzeug").setLevel(logging.ERROR)
-app = DomainDispatcherApplication(create_backend_app)
-server = make_server(sys.argv[1], 9000, app, threaded=True)
-print("serves", flush=True)
-server.serve_forever()
-"""
 # All objects of a bucket, to files of a directory and back.
 _SAVE = """
 import sys, boto3, pathlib, urllib.parse
@@ -47,7 +38,8 @@ bucket.create()
 for path in folder.iterdir():
     bucket.put_object(Key=urllib.parse.unquote(path.name), Body=path.read_bytes())
 """
-ENDPOINT = f"http://{configs.NODE_ADDRESS}:9000"
+S3_PORT = 9000
+ENDPOINT = f"http://{configs.NODE_ADDRESS}:{S3_PORT}"
 
 
 class Installation:
@@ -216,8 +208,8 @@ def installation(node: Node, tag: str) -> Iterator[Installation]:
 
 def start_s3(node: Node) -> Child:
     """An S3 server, which serves now. It keeps all in memory."""
-    s3 = node.start(sys.executable, "-c", _S3, configs.NODE_ADDRESS)
-    s3.wait_for("^serves$", timeout_s=S3_TIMEOUT_S)
+    s3 = node.start(sys.executable, "-c", moto.PROGRAM, configs.NODE_ADDRESS, str(S3_PORT))
+    s3.wait_for(r"^port \d+$", timeout_s=S3_TIMEOUT_S)
     return s3
 
 
