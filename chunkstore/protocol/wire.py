@@ -6,6 +6,7 @@ docs/protocol.md describes it. This module does no I/O. Structures travel as Mes
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 from urllib.parse import quote, quote_from_bytes, unquote_to_bytes
@@ -34,11 +35,15 @@ DIGEST_HEADER = "X-Lodefs-Digest"
 USER_HEADER = "X-Lodefs-User"  # the number of the user for whom root asks
 PLACE_HEADER = "X-Lodefs-Place"  # any value: the client accepts a CacheExtent instead of the bytes
 ALL_PLACES = "all"  # as its value: the client accepts a list of them (an older proxy sends one)
+PARENTS_HEADER = "X-Lodefs-Parents"  # between nodes: whom to ask for parts of a pack
 ORIGIN_HEADER = "X-Lodefs-Origin"  # an Origin; missing if nothing had to be fetched
 MSGPACK = "application/msgpack"
 CHILDREN_MAX = 4096  # entries in one page of a directory
 PAGE_BYTES_MAX = 256 * 1024  # of their names and targets, without the first entry's
 BUSY_ADDRESSES_MAX = 16
+PARENTS_MAX = 16
+STRIPE_SIZE_BYTES = 8 * 1024 * 1024  # of a pack's raw bytes: those of a stripe have one parent
+PARENT_WAIT_S = 0.15  # how long a parent lets a child wait for its own first byte
 PEER_INDEX_SIZE_BYTES_MAX = 4 * 1024 * 1024  # larger ones, which no push makes, come from the store
 USED_NUMBERS_MAX = 4096  # in one report
 SCATTERED_MAX = 64  # in one report
@@ -176,6 +181,20 @@ def peer_index(pack: str, ahead: range = range(0)) -> str:
 def peer_chunks(pack: str, first: int, count: int) -> str:
     """Returns the target of the raw bytes of consecutive chunks."""
     return f"{PEER_PACKS}{pack}/chunks?first={first}&count={count}"
+
+
+def parents_value(addresses: Sequence[str | None]) -> str:
+    """Returns the value of PARENTS_HEADER: the parents of a pack's stripes, None for the node that
+    answers."""
+    return ", ".join(address or "-" for address in addresses)
+
+
+def parse_parents(value: str) -> list[str | None]:
+    """Returns the parents in a value of PARENTS_HEADER; none if there are too many."""
+    addresses = [address.strip() for address in value.split(",")]
+    if len(addresses) > PARENTS_MAX:
+        return []
+    return [None if address in {"", "-"} else address for address in addresses]
 
 
 def split_target(raw_tail: str) -> tuple[str, str, bytes]:

@@ -9,12 +9,11 @@ import sys
 import time
 from collections.abc import Sequence
 
-from loadtests.simulation.cluster import Cluster, Settings
+from loadtests.simulation.cluster import REAL_UNIT_BYTES, Cluster, Settings
 from loadtests.simulation.figures import Figures, figures, verdicts
 from loadtests.simulation.scenarios import SCENARIOS
 
 MIB = 1 << 20
-REAL_UNIT_BYTES = 8 * MIB
 PACK_UNITS = 8
 TRANSFERS_MAX = 2_500_000  # of units to nodes: some minutes; beyond, units become coarser
 SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([kMGT]?)(i?)B?\Z")

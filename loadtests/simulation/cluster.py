@@ -15,6 +15,7 @@ from loadtests.simulation.store import Store
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.rendezvous import rank
 
+REAL_UNIT_BYTES = 8 << 20
 CALLS_MAX = 400_000_000
 
 
@@ -45,35 +46,23 @@ class Settings:
     known_max: int = 0  # packs of which a node remembers who sent a part
     # Owners read S3 so many units ahead of the first reader at most, some at once
     ahead_units: int = 0
-    ahead_at_once: int = 8
-    # What nodes do not do yet: each asks its parent in the unit's tree first, which has so many
-    # children, and lets them wait so long for its own first byte
-    children: int = 0
-    held_s: float = 0.15
+    ahead_at_once: int = 4
+    tree: bool = False  # a node asks its parents in the pack's tree first
+    held_s: float = 0.15  # a parent lets its child wait so long for its own first byte
+    readers_share: float = 1.0  # of the nodes: only these read
+    herds: int = 1  # the readers of each begin so much later than those of the one before
+    herds_apart_s: float = 0.5
     members_follow_s: float = 30.0  # the list of members follows the truth after this
+
+    @property
+    def is_coarse(self) -> bool:
+        """Whether a unit stands for a train of real ones."""
+        return self.unit_bytes > REAL_UNIT_BYTES
 
     @property
     def units(self) -> int:
         """Units of the dataset."""
         return max(1, round(self.dataset_bytes / self.unit_bytes))
-
-
-class Tree:
-    """The order in which a unit is passed on: each node to some children, from the owner on, which
-    has one. In consecutive units of a pack other nodes have children, so that each node sends as
-    much as it receives (as in SplitStream: Castro et al., SOSP 2003)."""
-
-    def __init__(self, owner: Node, others: list[Node], turn: int, children: int) -> None:
-        begin = -(-len(others) * turn // children)
-        self._order = others[begin:] + others[:begin]
-        self._ranks = {node: rank for rank, node in enumerate(self._order)}
-        self._owner = owner
-        self._children = children
-
-    def parent(self, node: Node) -> Node:
-        """The node above one that is not the owner."""
-        rank = self._ranks[node]
-        return self._order[(rank - 1) // self._children] if rank else self._owner
 
 
 class Cluster:
@@ -100,7 +89,6 @@ class Cluster:
             Peer(f"node-{number}:7441") for number in range(settings.nodes)
         )
         self._owners: dict[int, list[Peer]] = {}
-        self._trees: dict[int, Tree] = {}
         slow = round(settings.nodes * settings.slow_share)
         self.nodes = [
             Node(self, number, 0.1 if number < slow else 1.0, self._order())
@@ -110,10 +98,13 @@ class Cluster:
         for node in self.nodes[slow : slow + round(settings.nodes * settings.stuck_share)]:
             node.stuck = True
         self._nodes = {node.address: node for node in self.nodes}
-        self.unfilled = settings.nodes  # nodes that live and have not all yet
+        count = max(1, round(settings.nodes * settings.readers_share))
+        self.readers = sorted(self.random.sample(self.nodes, count), key=lambda one: one.number)
+        for node in self.readers:
+            node.reads = True
+        self.unfilled = count  # readers that live and have not all yet
         self._came_units = 0
         self.depth_max = 0
-        self.front = 0  # the unit after the last that a reader has asked for
         self._turning_points: dict[int, Call] = {}
 
     def _order(self) -> Iterator[int]:
@@ -134,26 +125,6 @@ class Cluster:
             owners = self._owners[pack] = rank(self.members, self.packs[pack])
         return owners
 
-    def parent(self, node: Node, unit: int) -> Node | None:
-        """The node above another in a unit's tree; None for the owner, and without trees."""
-        children = self.settings.children
-        if not children or self.owners(unit)[0] == node.peer:
-            return None
-        tree = self._trees.get(unit)
-        if tree is None:
-            owner = self.node(self.owners(unit)[0])
-            others = [one for one in self.nodes if one is not owner]
-            random.Random(unit // self.settings.pack_units).shuffle(others)
-            tree = self._trees[unit] = Tree(owner, others, unit % children, children)
-        return tree.parent(node)
-
-    def reads(self, unit: int) -> None:
-        """A reader asks for a unit. Owners learn of it at once: an announcement takes no time."""
-        if self.settings.ahead_units and unit >= self.front:
-            self.front = unit + 1
-            for node in self.nodes:
-                node.fetch_ahead()
-
     def follow(self) -> None:
         """The list of members becomes what is true now."""
         self.members = tuple(node.peer for node in self.nodes if node.alive)
@@ -163,13 +134,13 @@ class Cluster:
 
     def when_filled(self, share: float, call: Call) -> None:
         """Makes the call when this share of all units is where it belongs."""
-        units = self.settings.units * self.settings.nodes
+        units = self.settings.units * len(self.readers)
         self._turning_points[int(units * share)] = call
 
     def came(self, node: Node) -> None:
         """A unit has come to a node."""
-        self._came_units += 1
-        self.unfilled -= node.missing_units == 0
+        self._came_units += node.reads
+        self.unfilled -= node.reads and node.missing_units == 0
         call = self._turning_points.get(self._came_units)
         if call is not None:
             self.clock.after(0.0, call)
@@ -178,7 +149,7 @@ class Cluster:
         """These die now; the list of members follows later."""
         for node in nodes:
             if node.alive:
-                self.unfilled -= node.missing_units > 0
+                self.unfilled -= node.reads and node.missing_units > 0
                 node.die(silent=silent)
         self.clock.after(self.settings.members_follow_s, self.follow)
 
@@ -193,6 +164,8 @@ class Cluster:
 
     def run(self) -> bool:
         """Runs until all living nodes are full; False if that never happens."""
-        for node in self.nodes:
-            self.clock.at(self.random.random() * self.settings.start_s, node.start)
+        settings = self.settings
+        for number, node in enumerate(self.readers):
+            later_s = number % settings.herds * settings.herds_apart_s
+            self.clock.at(later_s + self.random.random() * settings.start_s, node.start)
         return self.clock.run(lambda: self.unfilled == 0, calls_max=CALLS_MAX)

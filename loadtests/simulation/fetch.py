@@ -42,14 +42,14 @@ class Fetch:
     def plan_and_step(self) -> None:
         """Fetches it as a reader's miss is fetched."""
         node, cluster = self.node, self.cluster
-        owners, parent = cluster.owners(self.unit), cluster.parent(node, self.unit)
+        owners = cluster.owners(self.unit)
         self._plan = RequestPlan(
             node.plan_context,
             owners,
             self_address=node.address,
             size_bytes=cluster.settings.unit_bytes,
             now_s=cluster.clock.now_s,
-            known=[] if parent is None or parent.peer == owners[0] else [parent.peer],
+            parent=node.parent(self.unit),
         )
         self.step()
 
@@ -92,7 +92,7 @@ class Fetch:
         counts["asks_cached"] += ask.cached
         counts["hedges"] += len(self._streams)
         server = self.cluster.node(ask.peer)
-        stream = Stream(server, self, ask.cached)
+        stream = Stream(server, self, cached=ask.cached, waits=ask.waits)
         self._streams[ask.peer.address] = stream
         self.cluster.clock.after(self.cluster.settings.rtt_s / 2, server.asked, stream)
 
@@ -122,6 +122,7 @@ class Fetch:
         """Bytes come: those who waited for it here get them, too."""
         if not self.arriving:
             self.arriving = True
+            self.node.let_in(self.unit)
             if self.cluster.settings.cut_through:
                 for stream in list(self.followers):
                     stream.begin()
@@ -209,14 +210,15 @@ class Stream:
 
     __slots__ = (
         "admitted_s", "asked_s", "cached", "caught_up", "ended", "fetch", "flow", "paced_s",
-        "server", "unit",
+        "server", "unit", "waits",
     )  # fmt: skip
 
-    def __init__(self, server: Node, fetch: Fetch, cached: bool) -> None:  # noqa: FBT001
+    def __init__(self, server: Node, fetch: Fetch, *, cached: bool, waits: bool) -> None:
         self.server = server
         self.fetch = fetch
         self.unit = fetch.unit
         self.cached = cached
+        self.waits = waits
         self.asked_s = fetch.cluster.clock.now_s
         self.admitted_s = -1.0
         self.flow: Flow | None = None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from loadtests.simulation.fetch import Fetch, Stream
@@ -13,7 +14,8 @@ from lodefs.proxy.peers.client.rate_limit import RateLimiter
 from lodefs.proxy.peers.client.request_plan import DEADLINE_S_MAX, PlanContext
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.peer_health import PeerHealth
-from lodefs.proxy.peers.server import Recipients, SendingLoad
+from lodefs.proxy.peers.recipients import Recipients
+from lodefs.proxy.peers.server import SendingLoad
 from lodefs.proxy.read.readahead_policy import REACH_FACTOR
 
 if TYPE_CHECKING:
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 HEALTH_PEERS_MAX = 64  # fewer than a real node remembers: 10,000 nodes share this memory
 SOURCES_PACKS_MAX = 64
+INDEX_S = 0.5  # until a node gets the index of a pack without the owner
 NAMED_MAX = 8  # sources in one busy answer
 
 
@@ -30,6 +33,7 @@ class Node:
     def __init__(self, cluster: Cluster, number: int, speed: float, order: Iterator[int]) -> None:
         settings = cluster.settings
         self.cluster = cluster
+        self.number = number
         self.peer = Peer(f"node-{number}:7441")
         self.address = self.peer.address
         self.up = Port(settings.node_bytes_per_s * speed)
@@ -38,15 +42,19 @@ class Node:
         self.missing_units = settings.units
         self.fetches: dict[int, Fetch] = {}
         self.alive = True
+        self.reads = False
         self.stuck = False  # takes requests and never answers
         self.silent = False  # of a dead one: nothing comes back, not even a refusal
         self.began_s = self.filled_s = -1.0
         self.streams: dict[Stream, None] = {}  # being sent
         self._order = order
-        self._next_ahead = 0  # the first unit that it has not looked at yet
-        self._ahead: set[int] = set()  # of its own units, on their way before anybody asks
+        self._next_pack = 0  # the first pack that it has not announced yet
+        self._announced: set[int] = set()  # packs that it has been told of
+        self._waiting: deque[int] = deque()  # their units, to be read from S3
+        self._ahead: set[int] = set()  # of these, on their way
         self._wanted: set[int] = set()  # by its reader, now
-        self._held: dict[int, list[Stream]] = {}  # its children's, until it fetches that unit
+        self._read_units = 0
+        self._held: dict[int, list[Stream]] = {}  # its children's, until its own bytes come
         self._answers_s = 0.0  # when the asks before this one have been answered
         self._forget()
 
@@ -63,8 +71,10 @@ class Node:
             self.health,
             HedgeBudget(nodes=len(self.cluster.members)),
             jitter=self.cluster.random.random,
-            deadline_s_max=math.inf if settings.cut_through else DEADLINE_S_MAX,
+            deadline_s_max=math.inf if settings.is_coarse else DEADLINE_S_MAX,
         )
+        self._late: dict[int, list[Fetch]] = {}  # by pack, until its index has come
+        self._parents: dict[int, Sequence[str | None]] = {}  # by pack, once its index has come
         self.recipients = Recipients(packs_max=SOURCES_PACKS_MAX)
         unit_bytes = settings.unit_bytes
         self.load = SendingLoad(
@@ -81,29 +91,93 @@ class Node:
 
     def read_on(self) -> None:
         """Keeps the wanted number of units on their way."""
-        while self.alive and len(self._wanted) < self.cluster.settings.in_flight:
+        in_flight = self.cluster.settings.in_flight
+        if self.cluster.settings.ahead_units:  # sequential readers, whose read-ahead grows
+            in_flight = min(in_flight, 1 << self._read_units)
+        while self.alive and len(self._wanted) < in_flight:
             unit = next(self._order, None)
             if unit is None:
                 return
-            self.cluster.reads(unit)
+            if self.cluster.settings.ahead_units:
+                self._announce(unit)
             if not self.have[unit]:
                 self._wanted.add(unit)
                 if unit not in self.fetches:
-                    fetch = self.fetches[unit] = Fetch(self, unit)
-                    fetch.followers |= dict.fromkeys(self._held.pop(unit, ()))
-                    fetch.plan_and_step()
+                    self._fetch(unit)
 
-    def fetch_ahead(self) -> None:
-        """Reads what it owns from S3, as far ahead of the readers as settings say."""
+    def _fetch(self, unit: int) -> None:
+        fetch = self.fetches[unit] = Fetch(self, unit)
+        pack = unit // self.cluster.settings.pack_units
+        if pack in self._late:
+            self._late[pack].append(fetch)
+        else:
+            fetch.plan_and_step()
+
+    # Announcing
+
+    def _announce(self, unit: int) -> None:
+        """Asks the owners for the indexes of the packs that this node will get to."""
         settings = self.cluster.settings
-        front = self.cluster.front
-        end = min(front + min(settings.ahead_units, REACH_FACTOR * front), settings.units)
-        while self._next_ahead < end and len(self._ahead) < settings.ahead_at_once:
-            unit = self._next_ahead
-            self._next_ahead += 1
-            if self.cluster.owners(unit)[0] != self.peer or self.have[unit]:
-                continue
-            if unit not in self.fetches:
+        ahead = unit + min(settings.ahead_units, REACH_FACTOR * unit)
+        end = len(self.cluster.packs) if ahead >= settings.units else ahead // settings.pack_units
+        for pack in range(self._next_pack, end):
+            if pack * settings.pack_units > unit:
+                self._late[pack] = []
+            self._ask_index(pack)
+        self._next_pack = max(self._next_pack, end)
+
+    def _ask_index(self, pack: int) -> None:
+        cluster, settings = self.cluster, self.cluster.settings
+        for peer in cluster.owners(pack * settings.pack_units):
+            if peer == self.peer:
+                self._told(pack)
+                self.got_index(pack, ())
+                return
+            if self.health.usable(peer.address, cluster.clock.now_s):
+                owner = cluster.node(peer)
+                cluster.clock.after(settings.rtt_s / 2, owner.asked_index, pack, self)
+                cluster.clock.after(INDEX_S, self.got_index, pack, ())  # of another node, or S3
+                return
+
+    def got_index(self, pack: int, parents: Sequence[str | None]) -> None:
+        """The index of a pack has come, with the parents for its stripes."""
+        if self.cluster.settings.tree:
+            self._parents.setdefault(pack, parents)
+        for fetch in self._late.pop(pack, ()):
+            if not fetch.ended:
+                fetch.plan_and_step()
+
+    def parent(self, unit: int) -> Peer | None:
+        """The node that it asks for a unit first; None is an owner."""
+        parents = self._parents.get(unit // self.cluster.settings.pack_units, ())
+        address = parents[unit % len(parents)] if parents else None
+        return None if address is None else Peer(address)
+
+    def asked_index(self, pack: int, asking: Node) -> None:
+        """A peer asks for the index of a pack of this node."""
+        if not self.alive or self.stuck:
+            return
+        now_s, cluster = self.cluster.clock.now_s, self.cluster
+        self._told(pack)
+        parents = self.recipients.parents(
+            cluster.packs[pack], asking.address, now_s, lambda one: self.health.usable(one, now_s)
+        )
+        self._answers_s = max(self._answers_s, now_s) + cluster.settings.answer_s
+        answered_s = self._answers_s + cluster.settings.rtt_s / 2
+        cluster.clock.at(answered_s, asking.got_index, pack, parents)
+
+    def _told(self, pack: int) -> None:
+        if pack not in self._announced:
+            self._announced.add(pack)
+            units = self.cluster.settings.pack_units
+            self._waiting.extend(range(pack * units, (pack + 1) * units))
+            self._fetch_ahead()
+
+    def _fetch_ahead(self) -> None:
+        """Reads some of what was announced from S3."""
+        while self._waiting and len(self._ahead) < self.cluster.settings.ahead_at_once:
+            unit = self._waiting.popleft()
+            if unit < len(self.have) and not self.have[unit] and unit not in self.fetches:
                 self._ahead.add(unit)
                 fetch = self.fetches[unit] = Fetch(self, unit)
                 fetch.turn_to_store()
@@ -118,9 +192,10 @@ class Node:
         self.cluster.came(self)
         if fetch.unit in self._ahead:
             self._ahead.remove(fetch.unit)
-            self.fetch_ahead()
+            self._fetch_ahead()
         if fetch.unit in self._wanted:
             self._wanted.remove(fetch.unit)
+            self._read_units += 1
             self.read_on()
 
     # Serving
@@ -138,17 +213,24 @@ class Node:
         answered_s = self._answers_s + cluster.settings.rtt_s / 2
         fetch = self.fetches.get(stream.unit)
         arriving = fetch is not None and fetch.arriving
-        is_child = cluster.parent(stream.fetch.node, stream.unit) is self
-        if stream.cached and not is_child and not self.have[stream.unit] and not arriving:
-            clock.at(answered_s, stream.lacking)
+        if stream.cached and not self.have[stream.unit] and not arriving:
+            if stream.waits:
+                self._held.setdefault(stream.unit, []).append(stream)
+                clock.after(cluster.settings.held_s, self._let_go, stream)
+            else:
+                clock.at(answered_s, stream.lacking)
             return
-        settings = cluster.settings
+        self._admit(stream, answered_s)
+
+    def _admit(self, stream: Stream, answered_s: float) -> None:
+        cluster, clock, settings = self.cluster, self.cluster.clock, self.cluster.settings
+        now_s = clock.now_s
         pack, part = divmod(stream.unit, settings.pack_units)
         key, chunks = cluster.packs[pack], range(part, part + 1)
         asking = stream.fetch.node.address
         others = self.recipients.others(key, asking, NAMED_MAX, now_s, chunks)
-        if not is_child and self.load.overloaded(
-            alternatives=len(others),
+        if self.load.overloaded(
+            alternatives=0 if stream.waits else len(others),
             backlog_s=self.upload.backlog_s(now_s),
             size_bytes=settings.unit_bytes,
         ):
@@ -168,10 +250,6 @@ class Node:
             stream.begin()
             return
         fetch = self.fetches.get(unit)
-        is_child = self.cluster.parent(stream.fetch.node, unit) is self
-        if stream.cached and is_child and (fetch is None or not fetch.arriving):
-            self._hold(stream, fetch)
-            return
         if stream.cached and (fetch is None or not fetch.arriving):  # it was, and failed since
             stream.leave_server()
             stream.fetch.stream_lacked(stream)
@@ -184,21 +262,18 @@ class Node:
         elif not fetch.arriving:
             fetch.turn_to_store()
 
-    def _hold(self, stream: Stream, fetch: Fetch | None) -> None:
-        """Has a child wait for this node's own bytes, for a moment."""
-        if fetch is None:
-            self._held.setdefault(stream.unit, []).append(stream)
-        else:
-            fetch.followers[stream] = None
-        self.cluster.clock.after(self.cluster.settings.held_s, self._let_go, stream)
+    def let_in(self, unit: int) -> None:
+        """Its own bytes begin to come: so children that wait for them are answered."""
+        for stream in self._held.pop(unit, ()):
+            if not stream.ended:
+                self._admit(stream, self.cluster.clock.now_s + self.cluster.settings.rtt_s / 2)
 
     def _let_go(self, stream: Stream) -> None:
-        if stream.ended or stream.flow is not None:
-            return
-        if (fetch := self.fetches.get(stream.unit)) is not None:
-            fetch.followers.pop(stream, None)
-        stream.leave_server()
-        stream.fetch.stream_lacked(stream)
+        held = self._held.get(stream.unit, [])
+        if stream in held:
+            held.remove(stream)
+            if self.alive and not self.stuck:
+                stream.lacking()
 
     # Dying
 
@@ -208,7 +283,9 @@ class Node:
         for fetch in list(self.fetches.values()):
             fetch.cancel()
         self.fetches.clear()
-        for stream in list(self.streams):
+        held = [stream for streams in self._held.values() for stream in streams]
+        self._held.clear()
+        for stream in [*self.streams, *held]:
             stream.cut(silent=silent)
         self.streams.clear()
 

@@ -12,7 +12,7 @@ RESTART_S = 5.0  # until a restarted node is back
 FOUND_S = 3.0  # until the others know it
 LOST_SHARE = 0.1
 AHEAD_UNITS = REACH_SIZE_BYTES_MAX >> 23
-CHILDREN = 2
+SEQUENTIAL_PACK_UNITS = 4  # 32 MiB, as writers make packs
 SLOW_SHARE = 0.1
 STUCK_SHARE = 0.1
 AT_ONCE = 100  # of so many nodes, one is restarted at a time
@@ -47,6 +47,28 @@ def nothing(cluster: Cluster) -> None:
     """Nothing happens."""
 
 
+def stuck(settings: Settings) -> Settings:
+    """A tenth of the nodes (of 8, one) are stuck."""
+    share = max(1, round(settings.nodes * STUCK_SHARE)) / settings.nodes
+    return replace(settings, stuck_share=share)
+
+
+def ahead(settings: Settings) -> Settings:
+    """All nodes read in the same order, and owners read ahead of them."""
+    pack_units = min(settings.pack_units, SEQUENTIAL_PACK_UNITS)
+    return replace(settings, shuffled=False, ahead_units=AHEAD_UNITS, pack_units=pack_units)
+
+
+def through(settings: Settings) -> Settings:
+    """As ahead, and nodes pass bytes on as they come."""
+    return replace(ahead(settings), cut_through=True)
+
+
+def tree(settings: Settings) -> Settings:
+    """As through, and readers ask their parents first."""
+    return replace(through(settings), tree=True)
+
+
 SCENARIOS: dict[str, tuple[str, Callable[[Settings], Settings], Callable[[Cluster], None]]] = {
     "fill": (
         "all nodes read everything at once, each in an order of its own",
@@ -59,26 +81,34 @@ SCENARIOS: dict[str, tuple[str, Callable[[Settings], Settings], Callable[[Cluste
         nothing,
     ),
     "herd-ahead": (
-        "as herd, and owners read what comes next from S3",
-        lambda settings: replace(settings, shuffled=False, ahead_units=AHEAD_UNITS),
+        "as herd, by sequential readers, and owners read what comes next from S3",
+        ahead,
         nothing,
     ),
     "herd-through": (
-        "as herd-ahead, if bytes are also passed on as they come (nodes do not do that yet)",
-        lambda settings: replace(
-            settings, shuffled=False, ahead_units=AHEAD_UNITS, cut_through=True
-        ),
+        "as herd-ahead, if bytes are also passed on as they come",
+        through,
         nothing,
     ),
-    "herd-tree": (
-        "as herd-through, if nodes also know by trees whom to ask (nodes do not do that yet)",
-        lambda settings: replace(
-            settings,
-            shuffled=False,
-            ahead_units=AHEAD_UNITS,
-            cut_through=True,
-            children=CHILDREN,
-        ),
+    "herd-tree": ("as herd-through, by the trees that owners make of the readers", tree, nothing),
+    "tree-failure": (
+        "as herd-tree; a tenth of the nodes lose power halfway",
+        tree,
+        failure,
+    ),
+    "tree-stuck": (
+        "as herd-tree; a tenth of the nodes (of 8, one) take requests and never answer",
+        lambda settings: tree(stuck(settings)),
+        nothing,
+    ),
+    "tree-half": (
+        "as herd-tree; half of the nodes read",
+        lambda settings: tree(replace(settings, readers_share=0.5)),
+        nothing,
+    ),
+    "tree-herds": (
+        "as herd-tree; half of the nodes begin half a second later",
+        lambda settings: tree(replace(settings, herds=2)),
         nothing,
     ),
     "failure": (
@@ -98,9 +128,7 @@ SCENARIOS: dict[str, tuple[str, Callable[[Settings], Settings], Callable[[Cluste
     ),
     "stuck": (
         "as fill; a tenth of the nodes (of 8, one) take requests and never answer",
-        lambda settings: replace(
-            settings, stuck_share=max(1, round(settings.nodes * STUCK_SHARE)) / settings.nodes
-        ),
+        stuck,
         nothing,
     ),
 }

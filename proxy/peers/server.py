@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import logging
 import re
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 
 from lodefs.chunkstore.errors import Denied, InvalidInput, NotFound
 from lodefs.chunkstore.format import names
 from lodefs.chunkstore.format.names import PackId, digest_of
-from lodefs.chunkstore.format.pack import PACK_CHUNKS_LIMIT
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.protocol import wire
 from lodefs.chunkstore.protocol.cache_control import OWNER, WarmRequest
@@ -33,6 +31,7 @@ from lodefs.proxy.fetch.flight import Follower
 from lodefs.proxy.node import Upstream
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.membership.peer import Peer
+from lodefs.proxy.peers.recipients import Recipients
 from lodefs.proxy.peers.security.request_signing import claimed
 from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.thread_pools import paused
@@ -135,14 +134,28 @@ class PeerServer:
             return await self._hub_answer(target, await body())
         request = parse_request(target)
         if request.is_index:
-            loaded = await self._packs.index(request.pack, cached=request.cached, from_origin=True)
-            if request.count and not request.cached and self._context.reads_for_peers(request.pack):
-                await self._packs.fetch_ahead(loaded, request.first, request.count)
-            row = layout.encode_pack_row(loaded.etag, loaded.index.encode())
-            if len(row) > wire.PEER_INDEX_SIZE_BYTES_MAX:
-                raise NotFound(f"the index of pack {request.pack.hex()} is too large for nodes")
-            return Answer(200, [("Content-Type", OCTETS)], row)
+            return await self._index(request, peer)
         return await self._chunks(request, peer)
+
+    async def _index(self, request: ChunkRequest, peer: str) -> Answer:
+        loaded = await self._packs.index(request.pack, cached=request.cached, from_origin=True)
+        headers = [("Content-Type", OCTETS)]
+        if request.count and not request.cached and self._context.reads_for_peers(request.pack):
+            await self._packs.fetch_ahead(loaded, request.first, request.count)
+            if self._is_member(peer):  # others may be told to ask it
+                headers.append((wire.PARENTS_HEADER, self._parents(request.pack, peer)))
+        row = layout.encode_pack_row(loaded.etag, loaded.index.encode())
+        if len(row) > wire.PEER_INDEX_SIZE_BYTES_MAX:
+            raise NotFound(f"the index of pack {request.pack.hex()} is too large for nodes")
+        return Answer(200, headers, row)
+
+    def _parents(self, pack: PackId, peer: str) -> str:
+        """Returns whom a reader of a pack is to ask for its stripes."""
+        health, now_s = self._context.health, self._context.clock_s()
+        parents = self._recipients.parents(
+            pack, peer, now_s, lambda one: self._is_member(one) and health.usable(one, now_s)
+        )
+        return wire.parents_value(parents)
 
     async def _hub_answer(self, target: str, data: bytes) -> Answer:
         """Begins a fetch from the hub, once, and returns how far it is."""
@@ -231,9 +244,6 @@ def _number(query: Mapping[str, bytes], name: str) -> int:
 
 
 MIB = 1024 * 1024
-PACKS_MAX = 4096
-SOURCES_MAX = 64  # for one pack
-SOURCE_S = 600.0  # how long a source is recent
 SOFT_BYTES_MAX = 64 * MIB  # being sent; above it, peers with another source are referred there
 HARD_BYTES_MAX = 256 * MIB  # above it, everybody is referred elsewhere
 STREAMS_MAX = 256  # the same limit for streams
@@ -243,71 +253,6 @@ SMALL_BYTES = 256 * 1024  # sending less than this costs no more than a referral
 SOFT_BACKLOG_S_MAX, HARD_BACKLOG_S_MAX = 0.5, 5.0
 RETRY_S_MIN, RETRY_S_MAX = 0.05, 2.0
 WEIGHT = 0.1  # of a new observation
-ALL = range(PACK_CHUNKS_LIMIT)  # the default for chunks: all that a pack may have
-
-
-@dataclass(slots=True)
-class Recipients:
-    """The peers that were sent chunks of packs, by pack. For one thread.
-
-    Peers that got a part of a pack become its sources, so that an owner sends it to a few and
-    refers the others to them: filling N nodes takes O(log N) rounds, not O(N). Bounded: the least
-    recently used packs, and the oldest sources of a pack, are dropped.
-    """
-
-    packs_max: int = PACKS_MAX
-    sources_max: int = SOURCES_MAX
-    _packs: OrderedDict[bytes, OrderedDict[str, Recipient]] = field(default_factory=OrderedDict)
-
-    def sent(self, pack: bytes, address: str, now_s: float, chunks: range = ALL) -> None:
-        """Notes that these chunks of the pack were sent, or are being sent, to this peer."""
-        sources = self._packs.get(pack)
-        if sources is None:
-            sources = self._packs[pack] = OrderedDict()
-            if len(self._packs) > self.packs_max:
-                self._packs.popitem(last=False)
-        self._packs.move_to_end(pack)
-        source = sources.get(address)
-        if source is None:
-            if len(sources) >= self.sources_max:
-                sources.popitem(last=False)
-            source = sources[address] = Recipient(0, now_s)
-        source.chunks |= _bits(chunks)
-        source.sent_s = now_s
-
-    def others(
-        self, pack: bytes, asking: str, count: int, now_s: float, chunks: range = ALL
-    ) -> list[str]:
-        """Returns at most ``count`` peers that were sent all these chunks, without ``asking``
-        itself. Each call begins with other peers, so that all of them are asked equally often."""
-        sources = self._packs.get(pack)
-        if sources is None:
-            return []
-        bits = _bits(chunks)
-        found: list[str] = []
-        for address in list(sources):
-            source = sources[address]
-            if now_s - source.sent_s > SOURCE_S:
-                del sources[address]
-            elif address != asking and source.chunks & bits == bits:
-                found.append(address)
-                if len(found) == count:
-                    break
-        for address in found:
-            sources.move_to_end(address)
-        return found
-
-
-@dataclass(slots=True)
-class Recipient:
-    """One peer's part of one pack: ``chunks`` has a bit for each."""
-
-    chunks: int
-    sent_s: float
-
-
-def _bits(chunks: range) -> int:
-    return ((1 << len(chunks)) - 1) << chunks.start
 
 
 @dataclass(slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
 from lodefs.chunkstore.format.decoding import from_json, from_msgpack
@@ -85,6 +85,14 @@ class _Running(Generic[T]):
         return self.action.peer
 
 
+class Found(NamedTuple, Generic[T]):
+    """The right answer, the peer that gave it, and the headers by lower-case name."""
+
+    result: T
+    peer: Peer
+    headers: Mapping[str, str]
+
+
 class HedgedRequest(Generic[T]):
     """The peers that get one request, from the first one until the first right answer."""
 
@@ -100,8 +108,8 @@ class HedgedRequest(Generic[T]):
         self._asked = False
         self._stalled_s = 0.0
 
-    def run(self) -> tuple[T, Peer] | None:
-        """Returns the answer and its peer; None if the store must be asked. Slower peers are
+    def run(self) -> Found[T] | None:
+        """Returns the answer; None if the store must be asked. Slower peers are
         dropped."""
         clock_s = self._clock_s
         try:
@@ -120,7 +128,7 @@ class HedgedRequest(Generic[T]):
                 for running in self._ready(self._until_s(action.until_s)):
                     found = self._advance(running)
                     if found is not None:
-                        return found, running.peer
+                        return found
                 self._end_late(clock_s())
         finally:
             for fd, running in list(self._running.items()):
@@ -156,7 +164,7 @@ class HedgedRequest(Generic[T]):
     def _encoded(self, action: AskPeer, to: str) -> bytes:
         target, address = self._request.target, action.peer.address
         if action.cached:
-            target += f"{'&' if '?' in target else '?'}cached=1"
+            target += f"{'&' if '?' in target else '?'}cached=1{'&wait=1' * action.waits}"
         signed = self._context.authenticator.sign("GET", target, to=to)
         headers = [("Host", address), *signed, *outgoing_headers().items()]
         return encode_request("GET", target, headers)
@@ -193,7 +201,7 @@ class HedgedRequest(Generic[T]):
                 self._drop(fd, running.attempt)
                 self._failed(running.peer, Fault.LATE, Unavailable(why), running.span)
 
-    def _advance(self, running: _Running[T]) -> T | None:
+    def _advance(self, running: _Running[T]) -> Found[T] | None:
         """Advances one attempt. Returns the result if it is complete."""
         attempt, clock_s = running.attempt, self._clock_s
         fd = attempt.fileno()
@@ -236,7 +244,7 @@ class HedgedRequest(Generic[T]):
         finally:
             running.span.end()
 
-    def _answered(self, running: _Running[T], answer: PeerAnswer) -> T | None:
+    def _answered(self, running: _Running[T], answer: PeerAnswer) -> Found[T] | None:
         context, address, now_s = self._context, running.peer.address, self._clock_s()
         busy = _busy(answer)
         if busy is not None:
@@ -266,7 +274,7 @@ class HedgedRequest(Generic[T]):
         wait_s = context.download.reserve(size_bytes, now_s)
         if wait_s > 0:
             time.sleep(wait_s)  # this thread requests nothing more until then
-        return found
+        return Found(found, running.peer, answer.headers)
 
     def _failed(self, peer: Peer, fault: Fault, error: LodefsError, span: Span = NO_SPAN) -> None:
         span.fail(error)

@@ -21,6 +21,7 @@ from lodefs.proxy.fetch.pack_source import NOBODY, FillListener, PackSource
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.client.hedge_budget import HedgeBudget
 from lodefs.proxy.peers.client.hedged_request import (
+    Found,
     HedgedRequest,
     PeerRequest,
     T,
@@ -31,9 +32,12 @@ from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.runtime.counters import Counts
 
 SENDERS_MAX = 1024
+PARENTS_MAX = 1024  # packs of which the parents are remembered
 RUNS_MAX = 8  # requests for the parts of a unit with some chunks gone
 _ETAG = re.compile(r"[!-~]{0,256}")  # it goes into a header of requests to S3
 INDEX_SIZE_BYTES_USUAL = 64 * 1024
+
+Parents = list[Peer | None]  # of the stripes of a pack; None is its owner
 
 
 class PeerPacks:
@@ -45,6 +49,7 @@ class PeerPacks:
         self._counts = counts
         self._plan_context = PlanContext(context.health, HedgeBudget())
         self._senders: Lru[PackId, Peer] = Lru(SENDERS_MAX)
+        self._parents: Lru[PackId, Parents] = Lru(PARENTS_MAX)
 
     @property
     def url(self) -> str:
@@ -72,7 +77,11 @@ class PeerPacks:
             lambda: WholeBody(checked),
         )
         found = self._from_peers(pack_id, request)
-        return self._origin.index(pack_id) if found is None else found
+        if found is None:
+            return self._origin.index(pack_id)
+        if ahead:
+            self._note_parents(pack_id, found.headers.get(wire.PARENTS_HEADER.lower(), ""))
+        return found.result
 
     def read(
         self,
@@ -121,12 +130,18 @@ class PeerPacks:
             lambda: ArrivingChunks(index, first, count, listener),
             listener,
         )
-        found = self._from_peers(index.pack_id, request)
-        if found is not None:
-            self._plan_context.budget.got(size_bytes)
-        return found
+        parent = self._parent(index.pack_id, index.raw_offsets[first])
+        found = self._from_peers(index.pack_id, request, parent)
+        if parent is not None and (found is None or found.peer != parent):
+            self._drop_parent(index.pack_id, parent)
+        if found is None:
+            return None
+        self._plan_context.budget.got(size_bytes)
+        return found.result
 
-    def _from_peers(self, pack_id: PackId, request: PeerRequest[T]) -> T | None:
+    def _from_peers(
+        self, pack_id: PackId, request: PeerRequest[T], parent: Peer | None = None
+    ) -> Found[T] | None:
         """Returns a peer's checked answer; None if the store must be asked."""
         context, own = self._context, self._context.own_addresses()
         self._plan_context.budget.resize(len(context.members()))
@@ -138,18 +153,35 @@ class PeerPacks:
             size_bytes=request.size_bytes,
             now_s=context.clock_s(),
             known=self._known(pack_id),
+            parent=parent,
         )
         found = HedgedRequest(plan, request, context, self._counts).run()
-        if found is None:
-            return None
-        if found[1] not in owners:
-            self._senders.put(pack_id, found[1])
-        return found[0]
+        if found is not None and found.peer not in owners:
+            self._senders.put(pack_id, found.peer)
+        return found
 
     def _known(self, pack_id: PackId) -> list[Peer]:
         """Returns peers that are not owners, but recently sent a part of the pack."""
         peer = self._senders.get(pack_id)
         return [] if peer is None else [peer]
+
+    def _note_parents(self, pack_id: PackId, value: str) -> None:
+        """Remembers whom the owner of a pack has named for its stripes, as far as they are other
+        members."""
+        own = self._context.own_addresses()
+        others = {one.address: one for one in self._context.members() if one.address not in own}
+        named = wire.parse_parents(value)
+        self._parents.put(pack_id, [others.get(one) if one else None for one in named])
+
+    def _parent(self, pack_id: PackId, offset: int) -> Peer | None:
+        """Returns the parent for the stripe at an offset in the pack's raw bytes."""
+        parents = self._parents.get(pack_id)
+        return parents[offset // wire.STRIPE_SIZE_BYTES % len(parents)] if parents else None
+
+    def _drop_parent(self, pack_id: PackId, parent: Peer) -> None:
+        """Asks a parent nothing more of a pack, since it was no help."""
+        parents = self._parents.get(pack_id) or []
+        self._parents.put(pack_id, [None if one == parent else one for one in parents])
 
 
 class ArrivingChunks:

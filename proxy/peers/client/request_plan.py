@@ -30,6 +30,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from lodefs.chunkstore.protocol import wire
 from lodefs.proxy.peers.client.hedge_budget import HedgeBudget
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.peer_health import PeerHealth
@@ -62,10 +63,11 @@ DEADLINE_S_MAX = 15.0  # half of a mount's timeout: S3 needs the rest
 
 class AskPeer(NamedTuple):
     """The step that asks the peer; with ``cached``, only for data that it has or is already
-    fetching."""
+    fetching, or, with ``waits``, will be fetching in a moment."""
 
     peer: Peer
     cached: bool
+    waits: bool = False
 
 
 class GiveUp(NamedTuple):
@@ -103,6 +105,7 @@ class PeerAttempt:
     looked_s: float = 0.0  # the last check, and the bytes until then
     looked_bytes: int = 0
     received_bytes: int = 0
+    waits_s: float = 0.0  # how long it may wait for its own bytes before it answers
     is_hedge: bool = False
     spared: bool = False  # it was not hedged because it was nearly complete
 
@@ -122,8 +125,8 @@ class RequestPlan:
     and repeat.
 
     ``owners`` are ordered as ``rendezvous.rank`` returns them. ``known`` are peers that recently
-    sent other parts of this pack; they are tried first. At most two peers are asked at once. After
-    AskStore, every further action is AskStore.
+    sent other parts of this pack; they are tried first, after the ``parent`` that the owner has
+    named. At most two peers are asked at once. After AskStore, every further action is AskStore.
     """
 
     def __init__(
@@ -135,6 +138,7 @@ class RequestPlan:
         size_bytes: int,
         now_s: float,
         known: Sequence[Peer] = (),
+        parent: Peer | None = None,
     ) -> None:
         self._owners = owners
         self._self_address = self_address
@@ -149,7 +153,10 @@ class RequestPlan:
         self._deadline_s = now_s + min(deadline_s, context.deadline_s_max)
         self._halfway_s = (now_s + self._deadline_s) / 2  # an owner that is still busy is skipped
         self._attempts: dict[str, PeerAttempt] = {}
+        self._parent = parent
         self._sources: list[Peer] = list(known)[::-1]  # to try with cached=1, last one first
+        if parent is not None:
+            self._sources.append(parent)
         self._tried: set[str] = {self_address}  # sources tried in this round
         self._failed: set[str] = set()  # peers not to ask again for this unit
         self._pause_until_s = 0.0
@@ -210,8 +217,8 @@ class RequestPlan:
 
     def _note_silence(self, address: str, attempt: PeerAttempt, now_s: float) -> None:
         """Tells PeerHealth how long the peer has sent nothing, beyond the time of S3."""
-        store_s = 0.0 if attempt.cached else self._store_s
-        self._health.silent(address, now_s - attempt.asked_s - store_s, now_s)
+        may_s = attempt.waits_s if attempt.cached else self._store_s
+        self._health.silent(address, now_s - attempt.asked_s - may_s, now_s)
 
     def _outrun(self, now_s: float) -> None:
         """The deadline passed: peers that made too little progress are recorded, too."""
@@ -249,7 +256,7 @@ class RequestPlan:
 
     def _ended(self, address: str, now_s: float) -> PeerAttempt | None:
         ended = self._attempts.pop(address, None)
-        if ended is not None and now_s - ended.asked_s >= LATE_S:
+        if ended is not None and now_s - ended.asked_s >= LATE_S + ended.waits_s:
             self._late += 1
         for attempt in self._attempts.values():
             attempt.hedge_s = now_s  # it was slow enough for a hedge, and has lost its hedge
@@ -270,12 +277,12 @@ class RequestPlan:
     def _report(self, address: str, attempt: PeerAttempt, now_s: float) -> None:
         """Reports an answer without data to PeerHealth. Such an answer may take S3's latency at
         most."""
-        store_s = 0.0 if attempt.cached else self._health.store_expected_s(0)
+        may_s = attempt.waits_s if attempt.cached else self._health.store_expected_s(0)
         took_s = now_s - attempt.asked_s - self._present_s(now_s)
-        if took_s - store_s >= LATE_S_MAX:
+        if took_s - may_s >= LATE_S_MAX:
             why = f"an answer without data took {took_s:.2f} s"
             self._health.failed(address, now_s, Fault.LATE, why)
-        elif took_s - store_s >= LATE_S:
+        elif took_s - may_s >= LATE_S:
             self._health.was_outrun(address, attempt.asked_s, now_s)
         else:
             self._health.answered(address, now_s)
@@ -342,6 +349,7 @@ class RequestPlan:
         return self._ask(owner, now_s, cached=True) if self._untried(owner) else None
 
     def _ask(self, peer: Peer, now_s: float, *, cached: bool) -> Action:
+        waits = cached and peer == self._parent
         usual_s = self._usual_s(peer.address, cached=cached)
         present_s = self._present_s(now_s)
         attempt = PeerAttempt(
@@ -351,6 +359,7 @@ class RequestPlan:
             hedge_s=now_s + _hedge_after_s(usual_s),
             present_s=present_s,
             silence_s=self._patient_s(peer.address, present_s, cached=cached),
+            waits_s=wire.PARENT_WAIT_S * waits,
             is_hedge=bool(self._attempts),
         )
         attempt.look_s = now_s + self._silence_s(attempt)
@@ -358,7 +367,7 @@ class RequestPlan:
         self._health.asked(peer.address, now_s)
         if cached:
             self._tried.add(peer.address)
-        return AskPeer(peer, cached)
+        return AskPeer(peer, cached, waits)
 
     def _next_source(self, now_s: float) -> Peer | None:
         while self._sources:

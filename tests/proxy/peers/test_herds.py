@@ -12,11 +12,12 @@ import pytest
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.repo.pack_reader import read_index
+from lodefs.proxy.api.responses import Answer
 from lodefs.proxy.fetch import single_flight
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_source import StorePacks
 from lodefs.proxy.peers import server as peer_server
-from lodefs.proxy.peers.server import SendingLoad
+from lodefs.proxy.peers.server import ChunkRequest, PeerServer, SendingLoad
 from lodefs.proxy.runtime.counters import Counter, Counts
 from tests.support.proxy.cluster import (
     Member,
@@ -113,5 +114,34 @@ def test_two_herds_at_once(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
             await asyncio.gather(*reads)
             assert read_bytes(rig) <= 1.05 * stored_bytes(rig)
             assert sum(member.count(Counter.PEER_CORRUPT) for member in members) == 0
+
+    asyncio.run(run())
+
+
+def test_readers_of_a_pack_ask_each_other(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three nodes announce a pack one after the other and read it: the first one asks the owner,
+    and the others ask a node that announced it before them, which has it or waits for it."""
+    asked: list[tuple[PackId, str, str]] = []
+    chunks_of = PeerServer._chunks
+
+    async def chunks(server: PeerServer, request: ChunkRequest, peer: str) -> Answer:
+        asked.append((request.pack, peer, server._context.own_addresses()[0]))
+        return await chunks_of(server, request, peer)
+
+    monkeypatch.setattr(PeerServer, "_chunks", chunks)
+
+    async def run() -> None:
+        async with cluster_of(rig, 4, seen=first_owns_all, clock_s=slow_clock_s) as members:
+            big = await file_of(members[0].node, b"big")
+            pack, first, count = name_rows.segments_of(big.row)[1][:3]
+            members.sort(key=lambda one: not one.peering.context.reads_for_peers(pack))
+            owner, *readers = members
+            for reader in readers:
+                await reader.node.packs._indexes.announce(pack, range(first, first + count))
+            for reader in readers:
+                assert await read_path(reader.node, b"big") == BIG
+            way = {(peer, at) for one, peer, at in asked if one == pack}
+            a, b, c = (one.address for one in readers)
+            assert way == {(a, owner.address), (b, a), (c, a)}
 
     asyncio.run(run())

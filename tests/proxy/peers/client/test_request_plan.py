@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lodefs.chunkstore.protocol import wire
 from lodefs.proxy.peers.client.hedge_budget import HedgeBudget
 from lodefs.proxy.peers.client.phases import LIMIT_S, Phase
 from lodefs.proxy.peers.client.request_plan import (
@@ -39,6 +40,7 @@ class Way:
     owners: Sequence[Peer] = (A, B, C)
     nodes: int = 1000
     known: Sequence[Peer] = ()
+    parent: Peer | None = None
     size_bytes: int = UNIT
     health: PeerHealth = field(default_factory=PeerHealth)
     got_bytes: int = 0  # from peers, before
@@ -54,6 +56,7 @@ class Way:
             size_bytes=self.size_bytes,
             now_s=self.begin_s,
             known=self.known,
+            parent=self.parent,
         )
 
     def next(self, now_s: float) -> Action:
@@ -136,6 +139,34 @@ def test_all_owners_avoided_is_the_store() -> None:
     for owner in (A, B, C):
         health.wrong(owner.address, 0.0)
     assert Way(health=health).next(1.0) == STORE
+
+
+def test_the_parent_comes_first() -> None:
+    """It is asked to wait for what it will have; then others are asked, who need not wait."""
+    way = Way(known=[X], parent=Y)
+    assert way.next(0.0) == AskPeer(Y, cached=True, waits=True)
+    way.plan.lacking(Y.address, 0.1)
+    assert way.next(0.1) == AskPeer(X, cached=True)
+    way.fails(X, 0.1)
+    assert way.next(0.1) == AskPeer(A, cached=False)
+
+
+def test_a_parent_that_is_avoided_is_not_asked() -> None:
+    """It failed a moment ago, so the owner is asked at once."""
+    health = PeerHealth()
+    health.failed(Y.address, 0.0)
+    assert Way(parent=Y, health=health).next(0.0) == AskPeer(A, cached=False)
+
+
+def test_a_parent_may_wait_before_it_answers() -> None:
+    """It waited as long as it may, and then had nothing: that is not late, however often."""
+    health = PeerHealth()
+    for n in range(OUTRUN + 1):
+        way = Way(parent=Y, health=health, begin_s=float(n))
+        assert way.next(n) == AskPeer(Y, cached=True, waits=True)
+        way.plan.lacking(Y.address, n + wire.PARENT_WAIT_S + 0.1)
+        assert way.plan._late == 0
+    assert health.usable(Y.address, OUTRUN + 1.0)
 
 
 def test_known_sources_come_first() -> None:

@@ -32,6 +32,20 @@ def test_targets_of_wire_are_understood(pack: bytes, first: int, count: int) -> 
     assert announced == replace(index, first=first, count=count)
 
 
+@given(
+    st.lists(st.none() | st.from_regex(r"[a-z0-9.]{1,40}:[0-9]{1,5}\Z"), min_size=1, max_size=16)
+)
+def test_parents_are_understood(addresses: list[str | None]) -> None:
+    """Whom this side names is whom the other side asks."""
+    assert wire.parse_parents(wire.parents_value(addresses)) == addresses
+
+
+@given(st.text())
+def test_no_text_names_too_many_parents(value: str) -> None:
+    """Whatever a header says."""
+    assert len(wire.parse_parents(value)) <= wire.PARENTS_MAX
+
+
 @pytest.mark.parametrize(
     ("target", "error"),
     [
