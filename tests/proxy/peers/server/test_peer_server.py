@@ -33,7 +33,11 @@ def test_targets_of_wire_are_understood(pack: bytes, first: int, count: int) -> 
 
 
 @given(
-    st.lists(st.none() | st.from_regex(r"[a-z0-9.]{1,40}:[0-9]{1,5}\Z"), min_size=1, max_size=16)
+    st.lists(
+        st.none() | st.from_regex(r"[a-z0-9.]{1,40}:[0-9]{1,5}", fullmatch=True),
+        min_size=1,
+        max_size=16,
+    )
 )
 def test_parents_are_understood(addresses: list[str | None]) -> None:
     """Whom this side names is whom the other side asks."""
