@@ -12,6 +12,7 @@ from loadtests.simulation.clock import Call, Clock
 from loadtests.simulation.network import Network
 from loadtests.simulation.node import Node
 from loadtests.simulation.store import Store
+from lodefs.chunkstore.protocol import wire
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.rendezvous import rank
 
@@ -48,7 +49,9 @@ class Settings:
     ahead_units: int = 0
     ahead_at_once: int = 4
     tree: bool = False  # a node asks its parents in the pack's tree first
-    held_s: float = 0.15  # a parent lets its child wait so long for its own first byte
+    held_s: float = (
+        wire.PARENT_WAIT_S
+    )  # a parent lets its child wait so long for its own first byte
     readers_share: float = 1.0  # of the nodes: only these read
     herds: int = 1  # the readers of each begin so much later than those of the one before
     herds_apart_s: float = 0.5

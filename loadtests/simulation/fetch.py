@@ -152,6 +152,8 @@ class Fetch:
         self.node.health.served(stream.server.address, size_bytes, now_s - stream.asked_s, now_s)
         self._plan.won(stream.server.address, now_s)
         self.node.plan_context.budget.got(size_bytes)
+        if not stream.waits:
+            self.node.drop_parent(self.unit)
         del self._streams[stream.server.address]
         self._end()
 

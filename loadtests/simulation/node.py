@@ -153,6 +153,13 @@ class Node:
         address = parents[unit % len(parents)] if parents else None
         return None if address is None else Peer(address)
 
+    def drop_parent(self, unit: int) -> None:
+        """Another node gave a unit: its parent is asked nothing more of the pack."""
+        pack, parent = unit // self.cluster.settings.pack_units, self.parent(unit)
+        if parent is not None:
+            parents = self._parents[pack]
+            self._parents[pack] = [None if one == parent.address else one for one in parents]
+
     def asked_index(self, pack: int, asking: Node) -> None:
         """A peer asks for the index of a pack of this node."""
         if not self.alive or self.stuck:

@@ -350,6 +350,7 @@ class RequestPlan:
 
     def _ask(self, peer: Peer, now_s: float, *, cached: bool) -> Action:
         waits = cached and peer == self._parent
+        waits_s = wire.PARENT_WAIT_S * waits
         usual_s = self._usual_s(peer.address, cached=cached)
         present_s = self._present_s(now_s)
         attempt = PeerAttempt(
@@ -358,8 +359,8 @@ class RequestPlan:
             usual_s,
             hedge_s=now_s + _hedge_after_s(usual_s),
             present_s=present_s,
-            silence_s=self._patient_s(peer.address, present_s, cached=cached),
-            waits_s=wire.PARENT_WAIT_S * waits,
+            silence_s=waits_s + self._patient_s(peer.address, present_s, cached=cached),
+            waits_s=waits_s,
             is_hedge=bool(self._attempts),
         )
         attempt.look_s = now_s + self._silence_s(attempt)
