@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, Callable
 from lodefs.chunkstore.errors import NotFound
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.tree import Segment
+from lodefs.chunkstore.protocol.wire import PARENT_WAIT_S
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.chunkstore.types import Buffer
@@ -27,7 +28,6 @@ from lodefs.proxy.fetch.single_flight import Fetcher
 
 PIECE_SIZE_BYTES = 1024 * 1024  # held by a reader at once
 UNIT_SIZE_BYTES = 2 * 1024 * 1024  # smaller than for files, since the client gets units one by one
-PARENT_WAIT_S = 0.15  # for chunks that a node expects here in a moment
 WAITING_MAX = 256  # nodes that wait for that at once
 ANNOUNCED_MAX = 1024  # announcements that are remembered
 ANNOUNCED_S = 60.0  # the same announcement of another node says nothing new for this long

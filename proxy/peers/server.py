@@ -193,8 +193,10 @@ class PeerServer:
         chunks = range(first, end)
         others = self._recipients.others(request.pack, peer, wire.BUSY_ADDRESSES_MAX, now_s, chunks)
         backlog_s = self._context.upload.backlog_s(now_s)
+        # A child was told to come here, and there are few of them
+        alternatives = 0 if request.waits else len(others)
         if self._load.overloaded(
-            alternatives=len(others), backlog_s=backlog_s, size_bytes=size_bytes
+            alternatives=alternatives, backlog_s=backlog_s, size_bytes=size_bytes
         ):
             self._counts.add(Counter.PEER_REFUSED)
             return _busy(max(self._load.retry_after_s(), backlog_s), others)
