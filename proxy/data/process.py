@@ -7,7 +7,6 @@ the control socket.
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import socket
@@ -15,8 +14,9 @@ import sys
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from functools import partial
 
 from lodefs.chunkstore.errors import Changed, LodefsError
 from lodefs.chunkstore.format.pack import PackIndex, WrongChunk, unpack_chunks
@@ -28,13 +28,13 @@ from lodefs.chunkstore.system.processes import die_with_parent
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.data import order as orders
 from lodefs.proxy.data.order import FetchReport, FetchTask
-from lodefs.proxy.runtime.processor_wait import ProcessorWait
+from lodefs.proxy.runtime.processor_wait import ProcessorWait, TimedWrite
 
 # Stored bytes, received, verified and written together: receiving costs more in smaller pieces
 BATCH_SIZE_BYTES = 2 * 1024 * 1024
 RAW_SIZE_BYTES_MAX = BATCH_SIZE_BYTES  # limit for a decompressed batch
-SLOW_S = 1.0  # limit for writing an order; then the proxy's own process does the rest
-STUCK_S = 2.5  # limit for one write
+SLOW_S = 1.0  # of the disk for an order; then the proxy's own process does the rest
+STUCK_S = 2.5  # of the disk for one write
 OOM_SCORE = b"500"  # the kernel kills this process before the proxy, and the unit continues
 _PR_SET_NAME = 15  # linux/prctl.h
 _NAME = b"lodefs-data\0"
@@ -48,23 +48,34 @@ class WriteLock:
     """Allows one write at a time. The kernel lets one thread write to a file, and threads that wait
     for that in the kernel would keep their processors busy. For any thread."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        clock_s: Callable[[], float] = time.monotonic,
+        begin_wait: Callable[[], ProcessorWait] = ProcessorWait.begin,
+    ) -> None:
+        self._clock_s = clock_s
+        self._begin_wait = begin_wait
         self._lock = threading.Lock()
-        self._since_s = math.inf
+        self._write: TimedWrite | None = None  # the one under way
+        self._disk_s = 0.0  # of all earlier ones
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Holds the lock for one write."""
+    def run(self, write: Callable[[], None]) -> float:
+        """Writes when it is its turn. Returns how many seconds the disk took for that, and for the
+        writes before it that this one waited for. Raises what ``write`` raises."""
+        before_s = self._disk_s
         with self._lock:
-            self._since_s = time.monotonic()
+            self._write = begun = TimedWrite(self._clock_s(), self._begin_wait())
             try:
-                yield
+                write()
             finally:
-                self._since_s = math.inf
+                self._disk_s += begun.disk_s(self._clock_s())
+                self._write = None
+            return self._disk_s - before_s
 
     def is_stuck(self) -> bool:
         """Whether a write to the disk is stuck."""
-        return time.monotonic() - self._since_s > STUCK_S
+        write = self._write
+        return write is not None and write.disk_s(self._clock_s()) > STUCK_S
 
 
 class _FileTruncated(Exception):
@@ -137,7 +148,7 @@ class Worker:
         """Receives, verifies and writes everything. Returns the error of the first wrong chunk.
         Raises: _Slow if the disk was too slow."""
         wrong: WrongChunk | None = None
-        write_s, wait = 0.0, ProcessorWait.begin()
+        write_s = 0.0
         for first, end in _batches(index):
             size_bytes = index.offsets[end] - index.offsets[first]
             if size_bytes > len(self._buffer):  # one large chunk
@@ -150,11 +161,8 @@ class Worker:
             except WrongChunk as error:
                 wrong = error
                 continue
-            begin_s = time.monotonic()
-            with self._writing.turn():
-                _write(order, index, first, raws, files)
-            write_s += time.monotonic() - begin_s
-            if write_s > SLOW_S and write_s - wait.since_s() > SLOW_S and end < len(index):
+            write_s += self._writing.run(partial(_write, order, index, first, raws, files))
+            if write_s > SLOW_S and end < len(index):
                 raise _Slow
         return wrong
 

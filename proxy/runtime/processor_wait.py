@@ -27,6 +27,18 @@ class ProcessorWait(NamedTuple):
         return min(max(_waited_s(self.thread) - self.waited_s, 0.0), WAIT_S_MAX)
 
 
+class TimedWrite(NamedTuple):
+    """A write under way: when it began, and how long its thread had waited for a processor."""
+
+    at_s: float
+    wait: ProcessorWait
+
+    def disk_s(self, now_s: float) -> float:
+        """Returns how long the disk has taken: the time that the thread waited for a processor does
+        not count."""
+        return max(now_s - self.at_s - self.wait.since_s(), 0.0)
+
+
 def _waited_s(thread: int) -> float:
     """Returns 0.0 if the kernel does not tell, or the thread has ended.
 

@@ -7,20 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
-from lodefs.proxy.runtime.processor_wait import ProcessorWait
+from lodefs.proxy.runtime.processor_wait import ProcessorWait, TimedWrite
 
 UNWRITTEN_SIZE_BYTES_MAX = 16 * 1024 * 1024  # half of the bytes that are fetched at a time
 WRITES_MAX = 12  # at a time; fewer than the fetching threads
 SLOW_S = 1.0  # a write that takes longer shows that the disk cannot keep up
-
-
-class _Begun(NamedTuple):
-    """A write under way: when it began, and how long its thread had waited for a processor."""
-
-    at_s: float
-    wait: ProcessorWait
 
 
 class WriteGate:
@@ -41,7 +33,7 @@ class WriteGate:
         self._clock_s = clock_s
         self._changed = threading.Condition()  # guards the fields below
         self._begin_wait = begin_wait
-        self._begun: dict[object, _Begun] = {}  # the writes under way, oldest first
+        self._begun: dict[object, TimedWrite] = {}  # the writes under way, oldest first
         self._was_slow = False
         self.unwritten_bytes = 0
 
@@ -69,7 +61,8 @@ class WriteGate:
         finally:
             if may_write:
                 with self._changed:
-                    self._was_slow = self._disk_s(self._begun.pop(key)) > self._slow_s
+                    taken_s = self._begun.pop(key).disk_s(self._clock_s())
+                    self._was_slow = taken_s > self._slow_s
                     self.unwritten_bytes -= size_bytes
                     self._changed.notify_all()
 
@@ -81,7 +74,7 @@ class WriteGate:
                 if left_s <= 0:
                     return False
                 self._changed.wait(left_s)
-            self._begun[key] = _Begun(self._clock_s(), wait)
+            self._begun[key] = TimedWrite(self._clock_s(), wait)
             self.unwritten_bytes += size_bytes
             return True
 
@@ -92,12 +85,6 @@ class WriteGate:
         return fits and len(self._begun) < self._writes_max
 
     def _oldest_s(self) -> float:
-        """Returns for how long the oldest write has been under way, as ``_disk_s``."""
+        """Returns for how long the disk has been busy with the oldest write."""
         oldest = next(iter(self._begun.copy().values()), None)
-        return 0.0 if oldest is None else self._disk_s(oldest)
-
-    def _disk_s(self, write: _Begun) -> float:
-        """Returns how long a write has taken. If that is too long, the time that its thread waited
-        for a processor does not count."""
-        taken_s = max(self._clock_s() - write.at_s, 0.0)
-        return taken_s if taken_s <= self._slow_s else taken_s - write.wait.since_s()
+        return 0.0 if oldest is None else oldest.disk_s(self._clock_s())
