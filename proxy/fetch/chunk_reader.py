@@ -66,17 +66,19 @@ class ChunkReader:
             raise NotFound(f"this node does not know pack {pack.hex()}")
         return found
 
-    async def will_be_here(self, pack_index: PackIndexVersion, first: int, count: int) -> bool:
-        """Whether all these chunks are in the cache or on their way to it, now or in a moment. Only
-        so many callers wait for that; others are told what is there now."""
+    async def will_be_here(
+        self, pack_index: PackIndexVersion, first: int, count: int, follower: Follower
+    ) -> bool:
+        """Whether ``is_here`` is true, now or in a moment. Only so many callers wait for that;
+        others are told what is there now."""
         if self._waiting >= WAITING_MAX:
-            return await self.is_here(pack_index, first, count)
+            return await self.is_here(pack_index, first, count, follower)
         self._waiting += 1
         try:
             async with asyncio.timeout(PARENT_WAIT_S):
                 while True:
                     begins = self._fetcher.beginning(pack_index.index.pack_id)
-                    if await self.is_here(pack_index, first, count):
+                    if await self.is_here(pack_index, first, count, follower):
                         return True
                     await begins.wait()
         except TimeoutError:
@@ -84,10 +86,13 @@ class ChunkReader:
         finally:
             self._waiting -= 1
 
-    async def is_here(self, pack_index: PackIndexVersion, first: int, count: int) -> bool:
-        """Whether all these chunks are in the cache or on their way to it."""
+    async def is_here(
+        self, pack_index: PackIndexVersion, first: int, count: int, follower: Follower
+    ) -> bool:
+        """Whether all these chunks are in the cache or on their way to it, and not from the node
+        that asks."""
         pack = pack_index.index.pack_id
-        coming = [self._fetcher.is_coming(pack, n) for n in range(first, first + count)]
+        coming = [self._fetcher.is_coming(pack, n, follower) for n in range(first, first + count)]
         # look only now, since chunks that were on their way may have arrived
         places = await self._reads.find(pack_index.index, first, count)
         return all(place is not None or comes for place, comes in zip(places, coming, strict=True))
@@ -128,13 +133,17 @@ class ChunkReader:
         file = DatasetFile((segment,))
         demand = _Demand(self._ranges, follower, more_bytes)
         at = 0
-        while at < size_bytes:
-            wanted = range(at, min(at + PIECE_SIZE_BYTES, size_bytes))
-            piece, _ = await self._ranges.read(file, wanted, size_bytes, demand)
-            at += len(piece)
+        try:
+            while at < size_bytes:
+                wanted = range(at, min(at + PIECE_SIZE_BYTES, size_bytes))
+                piece, _ = await self._ranges.read(file, wanted, size_bytes, demand)
+                at += len(piece)
+                if follower is not None:
+                    follower.got_bytes = at
+                yield piece
+        finally:
             if follower is not None:
-                follower.got_bytes = at
-            yield piece
+                follower.has_left = True
 
 
 class _Demand:

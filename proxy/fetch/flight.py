@@ -29,6 +29,7 @@ class Follower:
     address: str  # "" if it is not a member
     cached: bool
     got_bytes: int = 0
+    has_left: bool = False  # it wants nothing more
 
     @property
     def can_leave(self) -> bool:
@@ -51,6 +52,7 @@ class Flight(FillListener):
         "_came_end",
         "_followers",
         "_news",
+        "_sources",
         "asked",
         "bad",
         "end",
@@ -96,6 +98,7 @@ class Flight(FillListener):
         self._came_end = unit.first  # before this one that come at all
         self._followers: frozenset[Follower] = frozenset()
         self._news = asyncio.Event()  # for those who follow it; a new one each time
+        self._sources: frozenset[str] = frozenset()  # nodes that are asked for it now
         self.unwritten: FetchResult | None = None  # in memory, and being written
         self.is_late = False  # the writing takes long
         self.is_read = False  # most of the kept chunks were read
@@ -123,10 +126,18 @@ class Flight(FillListener):
 
     def passes_to(self, address: str) -> bool:
         """Implements FillListener."""
-        return any(follower.address == address for follower in self._followers)
+        return any(one.address == address and not one.has_left for one in self._followers)
 
-    def is_followed_by(self, follower: Follower | None) -> bool:
-        return follower in self._followers
+    def asks(self, addresses: frozenset[str]) -> None:
+        """Implements FillListener."""
+        self._sources = addresses
+
+    def may_be_followed(self, follower: Follower) -> bool:
+        """Whether a node may wait for it: its bytes come, and not from that node; or the node
+        already waits."""
+        if follower in self._followers:
+            return True
+        return self.transferring and follower.address not in self._sources
 
     def _call_soon(self, call: Callable[[], None]) -> None:
         with suppress(RuntimeError):  # the proxy has ended

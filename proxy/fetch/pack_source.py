@@ -53,6 +53,9 @@ class FillListener:
         """Whether the node at this address gets the chunks from this one as they come."""
         return False
 
+    def asks(self, addresses: frozenset[str]) -> None:
+        """Notes the nodes that are asked for the chunks now: they may not wait for this one."""
+
 
 NOBODY = FillListener()
 

@@ -96,7 +96,7 @@ class Fetcher:
     ) -> Flight | None:
         """Returns a flight that fetches the chunk and none of the chunks ``without``, if there is
         one, and if the peer that wants to follow it may wait for it."""
-        for flight in self._of(pack, for_peer=follower is not None, follower=follower):
+        for flight in self._of(pack, follower):
             if flight.fetches(chunk) and not any(map(flight.fetches, without)):
                 self._counts.add(Counter.JOINED)
                 self._start(flight)
@@ -139,10 +139,9 @@ class Fetcher:
             flight = joined or self.demand(pack_index, unit, wanted)
         return await flight.readable()
 
-    def is_coming(self, pack: PackId, chunk: int) -> bool:
-        """Whether a flight that a peer may wait for fetches a chunk."""
-        flights = self._of(pack, for_peer=True)
-        return any(flight.fetches(chunk) for flight in flights)
+    def is_coming(self, pack: PackId, chunk: int, follower: Follower) -> bool:
+        """Whether a flight that the peer may wait for fetches a chunk."""
+        return any(flight.fetches(chunk) for flight in self._of(pack, follower))
 
     def beginning(self, pack: PackId) -> asyncio.Event:
         """Returns the event that the bytes of another flight of a pack begin to come."""
@@ -156,17 +155,15 @@ class Fetcher:
         if event is not None:
             event.set()
 
-    def _of(
-        self, pack: PackId, *, for_peer: bool, follower: Follower | None = None
-    ) -> list[Flight]:
+    def _of(self, pack: PackId, follower: Follower | None = None) -> list[Flight]:
         """Returns the flights of a pack without those that have failed and will be dropped: a
         reader who joined such a flight would fail at once, again and again. A peer may only begin
-        to wait for flights whose bytes come, since otherwise two nodes could wait for each
-        other."""
+        to wait for flights whose bytes come, and not from itself, since otherwise two nodes could
+        wait for each other."""
         flights = [one for one in self._flights.get(pack, ()) if not one.has_failed()]
-        if not for_peer:
+        if follower is None:
             return flights
-        return [one for one in flights if one.transferring or one.is_followed_by(follower)]
+        return [one for one in flights if one.may_be_followed(follower)]
 
     def demand(
         self, pack_index: PackIndexVersion, unit: Unit, wanted: int, wanted_end: int = 0
@@ -175,7 +172,7 @@ class Fetcher:
         flight fetches, and that is not known to be damaged. Its result has the bytes of the chunks
         [wanted, wanted_end)."""
         first, end = unit.first, unit.first + unit.count
-        taken = [(one.first, one.end) for one in self._of(unit.pack, for_peer=unit.from_origin)]
+        taken = [(one.first, one.end) for one in self._of(unit.pack, _peer_of(unit))]
         if (damaged := self._filler.known_damage(unit)) is not None:
             taken.append(damaged)
         for taken_first, taken_end in taken:
@@ -204,7 +201,7 @@ class Fetcher:
                 self._start(flights[-1])
 
         at = unit.first
-        flights_now = [one for one in self._of(unit.pack, for_peer=False) if not one.is_kept]
+        flights_now = [one for one in self._of(unit.pack) if not one.is_kept]
         for flight in sorted(flights_now, key=lambda flight: flight.first):
             if at < flight.end and flight.first < unit.end:
                 if at < flight.first:
@@ -221,7 +218,7 @@ class Fetcher:
         last one of those that fetch all of it already; None, with nothing started, if too much is
         in flight for its owner already: owners have equal shares."""
         first, end = unit.first, unit.first + unit.count
-        flights = self._of(unit.pack, for_peer=unit.from_origin)
+        flights = self._of(unit.pack, _peer_of(unit))
         for flight in sorted(flights, key=lambda flight: flight.first):
             if flight.first <= first < flight.end:
                 first = flight.end
@@ -388,6 +385,11 @@ def _running_of(lane: Lane, waiting: Collection[Flight]) -> dict[str, int]:
     for flight in waiting:
         running[flight.owner] -= flight.size_bytes
     return running
+
+
+def _peer_of(unit: Unit) -> Follower | None:
+    """Returns some peer if a unit is fetched for peers."""
+    return Follower("", cached=True) if unit.from_origin else None
 
 
 def _around(flight: Flight, wanted: int) -> tuple[int, int]:

@@ -185,9 +185,11 @@ class PeerServer:
         size_bytes = index.raw_offsets[end] - index.raw_offsets[first]
         if size_bytes > CHUNKS_SIZE_BYTES_MAX:
             raise InvalidInput(f"{size_bytes} bytes exceed the limit of {CHUNKS_SIZE_BYTES_MAX}")
+        is_member = self._is_member(peer)
+        follower = Follower(peer if is_member else "", request.cached)
         # Before the load is checked: nothing may be awaited between that and what adds to it
         is_here = self._packs.will_be_here if request.waits else self._packs.is_here
-        if request.cached and not await is_here(loaded, first, request.count):
+        if request.cached and not await is_here(loaded, first, request.count, follower):
             raise NotFound(f"not all of these chunks of pack {request.pack.hex()} are here")
         now_s = self._context.clock_s()
         chunks = range(first, end)
@@ -200,12 +202,11 @@ class PeerServer:
         ):
             self._counts.add(Counter.PEER_REFUSED)
             return _busy(max(self._load.retry_after_s(), backlog_s), others)
-        is_member = self._is_member(peer)
         if is_member:  # others can be referred to it
             self._recipients.sent(request.pack, peer, now_s, chunks)
         headers = [("Content-Type", OCTETS), ("Content-Length", str(size_bytes))]
         self._load.began(size_bytes)
-        pieces = self._pieces(loaded, request, size_bytes, peer if is_member else "")
+        pieces = self._pieces(loaded, request, size_bytes, follower)
         return Answer(200, headers, b"", pieces, size_bytes)
 
     def _is_member(self, peer: str) -> bool:
@@ -215,18 +216,17 @@ class PeerServer:
         return peer in self._addresses
 
     async def _pieces(
-        self, loaded: PackIndexVersion, request: ChunkRequest, size_bytes: int, peer: str
+        self, loaded: PackIndexVersion, request: ChunkRequest, size_bytes: int, follower: Follower
     ) -> AsyncGenerator[Buffer, None]:
         begin_s = self._context.clock_s()
         try:
-            follower = Follower(peer, request.cached)
             pieces = self._packs.chunks(loaded, request.first, request.count, follower)
             async with aclosing(pieces):
                 async for piece in pieces:
                     await paused(self._context.upload.reserve(len(piece), self._context.clock_s()))
                     self._counts.add(Counter.PEER_SENT_BYTES, len(piece))
-                    if peer:
-                        self._context.health.sent(peer, len(piece))
+                    if follower.address:
+                        self._context.health.sent(follower.address, len(piece))
                     yield piece
         finally:
             self._load.ended(self._context.clock_s() - begin_s, size_bytes)

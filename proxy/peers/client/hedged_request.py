@@ -160,6 +160,7 @@ class HedgedRequest(Generic[T]):
         check = self._request.check()
         self._running[attempt.fileno()] = _Running(attempt, check, action, now_s, phases, span)
         self._poll.register(attempt.fileno(), attempt.events)
+        self._tell_asked()
 
     def _encoded(self, action: AskPeer, to: str) -> bytes:
         target, address = self._request.target, action.peer.address
@@ -318,6 +319,11 @@ class HedgedRequest(Generic[T]):
         self._poll.unregister(fd)
         del self._running[fd]
         self._context.connections.end(attempt)
+        self._tell_asked()
+
+    def _tell_asked(self) -> None:
+        asked = frozenset(one.peer.address for one in self._running.values())
+        self._request.listener.asks(asked)
 
 
 def _span_of(peer: Peer, target: str) -> Span:

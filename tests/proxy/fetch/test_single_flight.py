@@ -444,15 +444,44 @@ def test_a_peer_waits_for_no_flight_that_waits_for_peers(rig: Rig) -> None:
             await until(lambda: len(fills.begun) == 1)
             assert fetcher.join(pack, 1) is ours
             assert fetcher.join(pack, 1, ASKS) is None
-            assert not fetcher.is_coming(pack, 1)
+            assert not fetcher.is_coming(pack, 1, ASKS)
             theirs = fetcher.demand(pack_index, Unit(pack, 1, 2, from_origin=True), 1)
             assert (theirs.first, theirs.end) == (1, 3)
             assert fetcher.join(pack, 1, ASKS) is theirs
-            assert fetcher.is_coming(pack, 1)
-            assert not fetcher.is_coming(pack, 0)
+            assert fetcher.is_coming(pack, 1, ASKS)
+            assert not fetcher.is_coming(pack, 0, ASKS)
             fills.listeners[0].arrived({})
-            assert fetcher.is_coming(pack, 0)
+            assert fetcher.is_coming(pack, 0, ASKS)
             assert fetcher.join(pack, 0, ASKS) is ours
+            fills.end(2)
+            await ours.landed()
+            await theirs.landed()
+
+    asyncio.run(run())
+
+
+def test_a_peer_waits_for_no_flight_that_waits_for_it(rig: Rig) -> None:
+    """While a node is asked for chunks, it is not promised them, and what it asks of an owner is
+    read from the origin; others, and who waits already, may wait."""
+
+    async def run() -> None:
+        async with fetching(rig) as (fetcher, fills, pack_index, _):
+            pack = pack_index.index.pack_id
+            ours = fetcher.demand(pack_index, Unit(pack, 0, 4), 0)
+            await until(lambda: len(fills.begun) == 1)
+            (listener,) = fills.listeners
+            listener.arrived({0: b"a"})
+            begun, asked = Follower("asked", cached=False), Follower("asked", cached=False)
+            await ours.passed_on(begun, 0)
+            listener.asks(frozenset({"asked"}))
+            assert fetcher.join(pack, 1, ASKS) is ours
+            assert fetcher.join(pack, 1, begun) is ours
+            assert fetcher.join(pack, 1, asked) is None
+            assert not fetcher.is_coming(pack, 1, asked)
+            theirs = fetcher.demand(pack_index, Unit(pack, 1, 2, from_origin=True), 1)
+            assert fetcher.join(pack, 1, asked) is theirs
+            listener.asks(frozenset())
+            assert fetcher.join(pack, 3, asked) is ours
             fills.end(2)
             await ours.landed()
             await theirs.landed()
@@ -507,14 +536,14 @@ def test_a_flight_whose_source_fails_is_promised_to_nobody(rig: Rig) -> None:
             with pytest.raises(NotFound, match="has failed"):
                 await waits[0]
             assert not listener.passes_to("new")
-            assert not fetcher.is_coming(pack, 1)
+            assert not fetcher.is_coming(pack, 1, ASKS)
             assert fetcher.join(pack, 1, new) is None
             assert fetcher.join(pack, 1, begun) is flight
             assert not (waits[1].done() or waits[2].done())
             listener.arrived({0: b"a", 1: b"b"})
             for wait in waits[1:]:
                 assert (await wait).memory == {0: b"a", 1: b"b"}
-            assert fetcher.is_coming(pack, 1)
+            assert fetcher.is_coming(pack, 1, ASKS)
 
     asyncio.run(run())
 
@@ -532,7 +561,7 @@ def test_nobody_joins_a_flight_that_has_failed(rig: Rig) -> None:
             await until(failed.task.done, poll_s=0)
             assert fetcher._flights[pack] == [failed]  # the turn in question
             assert fetcher.join(pack, 0) is None
-            assert not fetcher.is_coming(pack, 0)
+            assert not fetcher.is_coming(pack, 0, ASKS)
             fills.error = None
             again = fetcher.demand(pack_index, Unit(pack, 0, 4), 0)
             assert (again.first, again.end) == (0, 4)

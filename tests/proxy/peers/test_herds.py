@@ -14,6 +14,7 @@ from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.proxy.api.responses import Answer
 from lodefs.proxy.fetch import single_flight
+from lodefs.proxy.fetch.flight import Follower
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_source import StorePacks
 from lodefs.proxy.peers import server as peer_server
@@ -59,9 +60,9 @@ def test_an_owner_fetches_what_is_announced_once(rig: Rig) -> None:
             await asyncio.gather(*(announce(rig, one, pack, range(10, 30)) for one in others))
             await announce(rig, others[0], pack, range(45, 1000))  # as far as there are chunks
             loaded = read_index(rig.objects, pack)
-            is_here, sizes = owner.node.packs.is_here, loaded.index.stored_sizes
-            assert await is_here(loaded, 10, 20) and await is_here(loaded, 45, 5)
-            assert not await is_here(loaded, 9, 1)
+            sizes, asks = loaded.index.stored_sizes, Follower("", cached=True)
+            for first, count, expected in ((10, 20, True), (45, 5, True), (9, 1, False)):
+                assert await owner.node.packs.is_here(loaded, first, count, asks) == expected
             await until(lambda: not owner.node.status()["in_flight_bytes"])
             ends = [offset + size for _, offset, size in rig.objects.ranges]
             assert len(ends) == len(set(ends))
