@@ -83,7 +83,7 @@ class PushPlans:
         for key in found:
             if key != keys.plan_name(name) and not (kept and key.startswith(kept)):
                 self._objects.delete(key)
-        if now is not None and now == first:
+        if first is not None and self._first(name) == first:  # not that of a later plan meanwhile
             self._objects.delete(keys.plan_name(name))
 
     def _first(self, name: str) -> int | None:

@@ -229,6 +229,20 @@ def test_what_a_task_puts_for_a_plan_that_is_gone_is_removed(site: Site) -> None
     site.assert_pushed(site.finish())
 
 
+def test_a_discard_that_ends_late_leaves_the_next_plan(site: Site) -> None:
+    """Two discard a plan at once, and another one gets the name before the slower one has ended."""
+    site.plan()
+
+    def late(perform: Callable[[], Any]) -> Any:
+        _planned_again(site)
+        return perform()
+
+    site.objects.add(late, "delete", keys.plan("p", 0, "parts/"), times=1)
+    discard_plan(site.store, "p")
+    site.do(*range(len(site.status().missing)))
+    site.assert_pushed(site.finish())
+
+
 def test_a_task_does_no_parts_of_the_next_plan(site: Site) -> None:
     """It would do them with the source and the options of its own."""
     found: dict[int, Outcome] = {}
