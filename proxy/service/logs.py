@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 from datetime import UTC, datetime
 
@@ -13,6 +14,9 @@ from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.system.systemd import journald
 from lodefs.chunkstore.system.systemd.journald import Journal, JournalHandler
 from lodefs.proxy.tracing.request_scope import RequestFields
+
+# Control characters (C0, DEL, C1), line and paragraph separators, and bidirectional controls
+_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def configure_logs(level: str, form: str, *, identifier: str = "lodefs-proxy") -> None:
@@ -69,9 +73,11 @@ class JsonFormatter(logging.Formatter):
 
 
 class ConsoleFormatter(logging.Formatter):
-    """A record as a line for people; an exception's traceback follows it."""
+    """A record as a line for people; an exception's traceback follows it. Control characters, which
+    names of files may have, are escaped: they could forge lines, or move the cursor."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
         extras = "".join(f" {name}={value}" for name, value in journald.extras_of(record).items())
         level = record.levelname.lower()
-        return f"{_time_of(record)} [{level:<8}] {record.message} [{record.name}]{extras}"
+        line = f"{_time_of(record)} [{level:<8}] {record.message} [{record.name}]{extras}"
+        return _UNSAFE.sub(lambda found: ascii(found[0])[1:-1], line)

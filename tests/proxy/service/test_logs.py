@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import re
 import socket
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from lodefs.proxy.service.logs import ConsoleFormatter
 from tests.support.chunkstore.child_process import Child
 
 ROOT = Path(__file__).parents[3]
@@ -73,6 +75,14 @@ def test_for_people(tmp_path: Path) -> None:
     first, *traceback = said("console", tmp_path / "none", fails=True).splitlines()
     assert re.fullmatch(r"2\S+ \[warning \] hello you \[lodefs\.try\] pack=b'ab'", first)
     assert traceback == ["ValueError: no"]
+
+
+def test_a_name_forges_no_line_for_people() -> None:
+    """Control characters in messages and extras are escaped; a traceback has its lines."""
+    fields = {"msg": "%s is damaged", "args": ("a\n2026 [error] b\x1b[2J\u2028é",), "n": "x\ry"}
+    line = ConsoleFormatter().format(logging.makeLogRecord(fields))
+    assert r"a\n2026 [error] b\x1b[2J\u2028é is damaged" in line
+    assert line.endswith(r" n=x\ry")
 
 
 def test_a_journal_that_is_asked_for_must_be_there(tmp_path: Path) -> None:
