@@ -28,14 +28,14 @@ Fill = Callable[[Path, Sequence[Hole]], Awaitable[None]]
 async def received(
     directory: Path, oid: str, content: AsyncIterator[bytes]
 ) -> AsyncIterator[Upload]:
-    """Yields an object in a file, which whoever takes it removes. An error in the block removes it.
+    """Yields an object in a file, which the block must move or remove. An error removes it.
 
-    Raises: InvalidInput if they do not have the id; NoSpace, Denied, Unavailable for the disk.
+    Raises: InvalidInput if its bytes do not have the id; NoSpace, Denied, Unavailable for the disk.
     """
     with _discarded_after_errors(_Incoming(directory)) as file:
         hasher = hashlib.sha256()
         async for block, is_last in _blocks(content):
-            await asyncio.to_thread(_add, file, hasher, block, is_last)
+            await asyncio.to_thread(_add, file, hasher, block, is_last=is_last)
         _check(oid, hasher.hexdigest(), file.size_bytes)
         yield Upload(oid, file.path, file.size_bytes)
 
@@ -50,7 +50,7 @@ async def received_in_pieces(
         decoder, holes = Decoder(), list[Hole]()
         async for block, is_last in _blocks(content):
             pieces = list(decoder.feed(block))
-            holes += await asyncio.to_thread(_add_pieces, file, pieces, is_last)
+            holes += await asyncio.to_thread(_add_pieces, file, pieces, is_last=is_last)
         decoder.end()
         if holes:
             await fill(file.path, holes)
@@ -91,7 +91,7 @@ class _Incoming:
             self._close()
 
     def discard(self) -> None:
-        """Removes the file, unless somebody has moved it. Nothing is added to it any more."""
+        """Removes the file, unless it was moved. Nothing is added to it any more."""
         with self._lock:
             self._is_discarded = True
             self._close()
@@ -133,14 +133,14 @@ def _check(oid: str, found: str, size_bytes: int) -> None:
         )
 
 
-def _add(file: _Incoming, hasher: hashlib._Hash, block: bytes, is_last: bool) -> None:  # noqa: FBT001
+def _add(file: _Incoming, hasher: hashlib._Hash, block: bytes, *, is_last: bool) -> None:
     hasher.update(block)
     file.write(block, len(block))
     if is_last:
         file.close()
 
 
-def _add_pieces(file: _Incoming, pieces: Sequence[Piece], is_last: bool) -> list[Hole]:  # noqa: FBT001
+def _add_pieces(file: _Incoming, pieces: Sequence[Piece], *, is_last: bool) -> list[Hole]:
     """Adds pieces to a file, and returns the holes that it has for some of them."""
     holes = []
     for piece in pieces:
