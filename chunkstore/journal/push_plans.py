@@ -50,7 +50,7 @@ class PushPlans:
         self._objects = objects
 
     def names(self) -> Iterator[str]:
-        """Yields the names of plans, also of incomplete ones, and of those that were removed while
+        """Yields the names of plans, also of incomplete ones, and of plans that were removed while
         a task put a document. Reads one list entry for each."""
         after = ""
         while (
@@ -91,9 +91,9 @@ class PushPlans:
 
 
 class PlanDocuments:
-    """The documents of one plan. They are not those of an earlier or later plan with its name: what
-    a task puts late, when its plan is gone, nobody takes for that of another one. Raises and
-    threads: as PushPlans."""
+    """The documents of one plan. An earlier or later plan with its name has others: a document that
+    a task puts after its plan is gone is never taken for one of another plan. Errors and threads
+    are as for PushPlans."""
 
     def __init__(self, objects: ObjectStore, name: str, first: int) -> None:
         """``first`` is the entry in the journal of the plan's first writer."""

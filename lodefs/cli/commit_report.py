@@ -28,8 +28,8 @@ _OWN_KEYS = ("symlinks", "rebased", "git_commit", "lfs_files", "lfs_fetched_byte
 
 
 def json_of(result: CommitResult, *, dry_run: bool) -> dict[str, object]:
-    """The keys of docs/scripting.md. Only some kinds of push have ``symlinks``, ``rebased``, or the
-    keys of an import from Git."""
+    """Returns the keys of docs/scripting.md. Only some kinds of push have ``symlinks``,
+    ``rebased``, or the keys of an import from Git."""
     keys = [*_SHARED_KEYS, *(key for key in _OWN_KEYS if hasattr(result, key))]
     found = cli.fields(result, *keys)
     skipped = [
@@ -56,7 +56,7 @@ def show(
     _show_skipped(result)
     symlinks = getattr(result, "symlinks", 0)
     links = f", {text.count(symlinks, 'symlink')}" if symlinks else ""
-    # All that counts as a file below, and in `lodefs log`.
+    # What counts as a file below, and in `lodefs log`
     cli.write_line(f"files   {result.files + symlinks:,} ({result.files_read:,} read{links})")
     cli.write_line(f"bytes   {text.size(result.size_bytes)}")
     if git_commit := getattr(result, "git_commit", ""):
@@ -128,8 +128,8 @@ def _show_skipped(result: CommitResult) -> None:
 
 
 def _show_notes(notes: SourceNotes, *, has_options: bool) -> None:
-    """Returns notes on possible mistakes of the user. ``has_options``: an option could change
-    it."""
+    """Writes notes on possible mistakes of the user. ``has_options``: options of a push of files
+    apply."""
     if notes.private_files:
         count = text.count(notes.private_files, "file")
         names = ", ".join(text.escaped(os.fsdecode(path)) for path in notes.private_named)
@@ -154,7 +154,7 @@ def _show_notes(notes: SourceNotes, *, has_options: bool) -> None:
 
 
 def _changes_of(result: CommitResult) -> dict[str, int | None]:
-    """Numbers of files and bytes added, changed and removed; None if they are not known."""
+    """Returns the numbers of files and bytes added, changed and removed; None if unknown."""
     return {
         f"{what}_{unit}": getattr(result.changes, f"{what}_{unit}", None)
         for what in ("added", "changed", "removed")

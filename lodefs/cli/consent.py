@@ -41,7 +41,7 @@ class Consent:
         self._spec = spec
         self._is_given = is_given
         self._refused: Removals | None = None
-        # of these trees most files may be removed
+        # The trees of which most files may be removed
         self._allowed: set[tuple[CommitId, bytes]] = set()
 
     def allows(self, removals: Removals) -> bool:

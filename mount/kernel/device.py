@@ -82,10 +82,10 @@ def read_request(device: int, buffer: bytearray | memoryview) -> int | None:
 class Requests:
     """The requests of a connection, for the threads of one process, one thread at a time.
 
-    Processes that wait in readv(2) get requests in turns. So each would be woken with the memory of
-    the others in the processor's caches, and would not know what another one has just looked up.
-    The kernel wakes processes that wait in epoll(7) in the order in which they came, and so always
-    the same one while that is idle.
+    Processes that wait in readv(2) get requests in turns. So each would run with cold caches of the
+    processor, and would not know what another one has just looked up. Of the processes that wait in
+    epoll(7), the kernel wakes the one that registered first: always the same one while that is
+    idle.
     """
 
     def __init__(self, device: int) -> None:

@@ -26,11 +26,7 @@ from lodefs.proxy.cache.eviction import Eviction
 from lodefs.proxy.cache.eviction_policy import EvictionPolicy, FairLru, Use
 from lodefs.proxy.cache.pins import Pins
 from lodefs.proxy.cache.prefetch_accuracy import PrefetchAccuracy
-from lodefs.proxy.cache.reservation import (
-    Chunk,
-    ChunkRun,
-    Reservation,
-)
+from lodefs.proxy.cache.reservation import Chunk, ChunkRun, Reservation
 from lodefs.proxy.cache.tables import (
     CacheSettings,
     CacheTables,
@@ -108,8 +104,8 @@ class Cache(CacheTables):
     # --- finding chunks
 
     def find(self, keys: Sequence[bytes]) -> list[ChunkLocation | None]:
-        """Returns where chunks lie, by ``layout.chunk_keys``, with one index lookup for all; with
-        none if memory tells that no chunk is here, as of most units that are fetched."""
+        """Returns where chunks lie, by ``layout.chunk_keys``, with one index lookup for all. There
+        is none if memory tells that no chunk is here, as for most units that are fetched."""
         if self.lacks(keys):
             return [None] * len(keys)
         files, decode = self.files, layout.decode_chunk_row

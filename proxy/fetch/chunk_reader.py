@@ -28,7 +28,7 @@ from lodefs.proxy.fetch.single_flight import Fetcher
 
 PIECE_SIZE_BYTES = 1024 * 1024  # held by a reader at once
 UNIT_SIZE_BYTES = 2 * 1024 * 1024  # smaller than for files, since the client gets units one by one
-WAITING_MAX = 256  # nodes that wait for that at once
+WAITING_MAX = 256  # nodes that wait for chunks of this node at once
 ANNOUNCED_MAX = 1024  # announcements that are remembered
 ANNOUNCED_S = 60.0  # the same announcement of another node says nothing new for this long
 
@@ -69,8 +69,8 @@ class ChunkReader:
     async def will_be_here(
         self, pack_index: PackIndexVersion, first: int, count: int, follower: Follower
     ) -> bool:
-        """Whether ``is_here`` is true, now or in a moment. Only so many callers wait for that;
-        others are told what is there now."""
+        """Whether ``is_here`` is true, now or in a moment. At most WAITING_MAX callers wait for
+        that; others get the answer of now."""
         if self._waiting >= WAITING_MAX:
             return await self.is_here(pack_index, first, count, follower)
         self._waiting += 1

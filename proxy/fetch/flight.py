@@ -23,8 +23,8 @@ PASSED_SIZE_BYTES = 256 * 1024  # a follower that has got more waits for so many
 
 @dataclass(eq=False, slots=True)
 class Follower:
-    """A node that is sent chunks of a pack as they come. ``cached``: it asked only for what is here
-    or on its way."""
+    """A node that gets chunks of a pack as they come. ``cached``: it asked only for chunks that are
+    here or on their way."""
 
     address: str  # "" if it is not a member
     cached: bool
@@ -33,12 +33,12 @@ class Follower:
 
     @property
     def can_leave(self) -> bool:
-        """Whether it can still ask others, and is told to if nothing comes."""
+        """Whether it can still ask other nodes, so that it gets an error if nothing comes."""
         return self.cached and not self.got_bytes
 
     @property
     def least_bytes(self) -> int:
-        """Returns how many bytes it waits for; it gets more if they have come."""
+        """How many bytes it waits for at once; it gets more if they have come."""
         return min(self.got_bytes, PASSED_SIZE_BYTES)
 
 
@@ -91,13 +91,13 @@ class Flight(FillListener):
         self.size_bytes = size_bytes
         self.is_bulk = is_bulk
         self.owner = current_owner.get()
-        self.transferring = not waits_for_peers  # True once bytes have begun to arrive
+        self.transferring = not waits_for_peers  # True while bytes come
         self.bad: int | None = None  # a chunk that made it fail
         self._began = began
-        self._came: RawChunks = {}  # verified chunks, as their bytes come: all those
-        self._came_end = unit.first  # before this one that come at all
+        self._came: RawChunks = {}  # verified chunks, as their bytes come
+        self._came_end = unit.first  # all chunks before this one have come, unless they are gone
         self._followers: frozenset[Follower] = frozenset()
-        self._news = asyncio.Event()  # for those who follow it; a new one each time
+        self._news = asyncio.Event()  # for its followers; a new one each time
         self._sources: frozenset[str] = frozenset()  # nodes that are asked for it now
         self.unwritten: FetchResult | None = None  # in memory, and being written
         self.is_late = False  # the writing takes long
@@ -115,7 +115,7 @@ class Flight(FillListener):
             self._call_soon(self._tell)
 
     def stopped(self) -> None:
-        """Lets those who follow it ask others, if they have got nothing yet."""
+        """Lets followers that have got nothing yet ask other nodes."""
         self.transferring = False
         self._call_soon(self._tell)
 
@@ -133,8 +133,8 @@ class Flight(FillListener):
         self._sources = addresses
 
     def may_be_followed(self, follower: Follower) -> bool:
-        """Whether a node may wait for it: its bytes come, and not from that node; or the node
-        already waits."""
+        """Whether a node may wait for it: its bytes come, and not from that node, since otherwise two
+        nodes could wait for each other; or the node already waits."""
         if follower in self._followers:
             return True
         return self.transferring and follower.address not in self._sources
@@ -183,7 +183,7 @@ class Flight(FillListener):
         return await self.landed()
 
     async def passed_on(self, follower: Follower, least: int) -> FetchResult:
-        """Returns the chunks that have come, once that includes the chunk ``least``. Raises:
+        """Returns the chunks that have come, once the chunk ``least`` is one of them. Raises:
         NotFound if nothing comes, and the follower can leave; what the flight raised."""
         self._followers |= {follower}
         while not self.task.done() and self._came_end <= least:

@@ -33,15 +33,14 @@ class KnownWrongChunk(WrongChunk):
 
 
 class FillListener:
-    """Tells those who wait for a unit how far its fetch is; this one tells nobody. For any
-    thread."""
+    """Learns how far the fetch of a unit is; this one ignores it. For any thread."""
 
     __slots__ = ()
     wanted = range(0)  # the chunks to return copies of
 
     def arrived(self, chunks: RawChunks) -> None:
-        """Notes that only the transfer is left, and verified chunks of which the bytes have come,
-        if the source sees them come."""
+        """Notes that only the transfer is left, and verified chunks whose bytes have come, if the
+        source sees them come."""
 
     def stopped(self) -> None:
         """Notes that the source has failed: nothing comes until ``arrived`` is called again."""
@@ -50,7 +49,7 @@ class FillListener:
         """Notes that all chunks are in memory, and are written next, which may take long."""
 
     def passes_to(self, address: str) -> bool:  # noqa: ARG002
-        """Whether the node at this address gets the chunks from this one as they come."""
+        """Whether this node sends the chunks to the node at that address as they come."""
         return False
 
     def asks(self, addresses: frozenset[str]) -> None:

@@ -1,9 +1,9 @@
 """Single flight: one fetch serves all readers that miss the same chunks.
 
 A flight is one fetch unit under way: one future, one call in a thread, which ends by its deadline.
-A flight with a waiting reader starts at once. A
-flight ahead of readers waits for its turn, so that it delays nobody and large transfers do not
-compete for the processors; it starts at once when a reader needs it.
+A flight with a waiting reader starts at once. A flight ahead of readers waits for its turn, so that
+it delays no reader and large transfers do not compete for the processors; it starts at once when a
+reader needs it.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ class Fetcher:
         *,
         without: Collection[int] = (),
     ) -> Flight | None:
-        """Returns a flight that fetches the chunk and none of the chunks ``without``, if there is
-        one, and if the peer that wants to follow it may wait for it."""
+        """Returns a flight that fetches the chunk and none of the chunks ``without``, and that the
+        peer ``follower``, if one asks, may wait for; None if there is none."""
         for flight in self._of(pack, follower):
             if flight.fetches(chunk) and not any(map(flight.fetches, without)):
                 self._counts.add(Counter.JOINED)
@@ -144,7 +144,8 @@ class Fetcher:
         return any(flight.fetches(chunk) for flight in self._of(pack, follower))
 
     def beginning(self, pack: PackId) -> asyncio.Event:
-        """Returns the event that the bytes of another flight of a pack begin to come."""
+        """Returns an event that is set when the bytes of one more flight of a pack begin to
+        come."""
         event = self._beginnings.get(pack)
         if event is None:
             event = self._beginnings[pack] = asyncio.Event()
@@ -156,10 +157,9 @@ class Fetcher:
             event.set()
 
     def _of(self, pack: PackId, follower: Follower | None = None) -> list[Flight]:
-        """Returns the flights of a pack without those that have failed and will be dropped: a
-        reader who joined such a flight would fail at once, again and again. A peer may only begin
-        to wait for flights whose bytes come, and not from itself, since otherwise two nodes could
-        wait for each other."""
+        """Returns the flights of a pack that a reader, or the peer ``follower``, may wait for. Those
+        that have failed and will be dropped are left out: a reader that joined one would fail at
+        once, again and again."""
         flights = [one for one in self._flights.get(pack, ()) if not one.has_failed()]
         if follower is None:
             return flights

@@ -91,7 +91,7 @@ class Connection(web.RequestHandler):
         self._hot_client = None if hot_objects is None else hot_objects.client()
         self._asked: tuple[object, PlainGet] | None = None  # the last plain message
         self._reading: asyncio.Task[None] | None = None  # the answer to a read of a mount
-        self._held = b""  # what came meanwhile
+        self._held = b""  # bytes that came while it was made
         self.reader = EVERYBODY  # the reader if no token is needed
         self.blocks = manager.endpoint.blocks
         self.owner = REMOTE
@@ -126,7 +126,7 @@ class Connection(web.RequestHandler):
         super().connection_made(transport)
 
     @property
-    def reads_shortly(self) -> bool:
+    def takes_mount_reads(self) -> bool:
         """Whether reads of mounts may be answered without aiohttp: the client is on this machine
         and sees everything, so that errors need not hide anything from it."""
         endpoint = self._endpoint.endpoint
@@ -257,7 +257,8 @@ class Connection(web.RequestHandler):
         return True
 
     def _has_read(self, task: asyncio.Task[None]) -> None:
-        """A read of a mount was answered. Goes on with what came meanwhile."""
+        """Notes that a read of a mount was answered, and goes on with the bytes that came
+        meanwhile."""
         self._reading, held, self._held = None, self._held, b""
         self._endpoint.end_stream()
         if task.cancelled() or task.exception() is not None:

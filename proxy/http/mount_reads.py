@@ -52,8 +52,8 @@ class Sender(Protocol):
 
 
 class _Known(NamedTuple):
-    """The file of requests with the same target and headers, as it was found in a generation of
-    ``blocks``; later they may not be allowed any more."""
+    """The file of requests with the same target and headers. They were allowed in a generation of
+    ``blocks``, and may not be later."""
 
     file: SnapshotFile
     blocks: KnownHeaders
@@ -61,7 +61,7 @@ class _Known(NamedTuple):
 
 
 class MountReads:
-    """The short path of one server."""
+    """The requests of mounts that one server has answered, and the answers to others like them."""
 
     def __init__(
         self,
@@ -83,8 +83,8 @@ class MountReads:
     def learn(
         self, plain_get: PlainGet, file: SnapshotFile, blocks: KnownHeaders, generation: int
     ) -> None:
-        """Adds a request that the ordinary path answered, as it was found in a generation; drops
-        the least recently used one."""
+        """Adds a request that the ordinary path answered, with the generation of ``blocks`` in
+        which it was allowed; drops the least recently used one beyond KNOWN_MAX."""
         key = plain_get.target, plain_get.headers
         self._known[key] = _Known(file, blocks, generation)
         self._known.move_to_end(key)

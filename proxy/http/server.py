@@ -101,12 +101,12 @@ class EndpointServer(web.Server):
         return not self.server.stopping and self.streams < self.server.limits.streams_max
 
     def begin_stream(self) -> None:
-        """A request is answered from now on."""
+        """Counts a request that is answered from now on."""
         self.streams += 1
         self.figures.streams += 1
 
     def end_stream(self) -> None:
-        """A request was answered."""
+        """Counts it as answered."""
         self.streams -= 1
         self.figures.streams -= 1
 
@@ -344,7 +344,7 @@ class ProxyServer:
             self.fast_path.learn(plain_get, answer.target)
             named = owner if owner != connection.owner else ""
             blocks.add(plain_get.headers, answer.target.repo, generation, owner=named)
-        elif answer.places_of and connection.reads_shortly and self.fast_path.enabled:
+        elif answer.places_of and connection.takes_mount_reads and self.fast_path.enabled:
             self.mount_reads.learn(plain_get, answer.places_of, blocks, generation)
 
     async def _answer(

@@ -46,7 +46,7 @@ class FlatCompletion:
         self._ranges = ranges
         self._pools = pools
         self._noted: dict[bytes, tuple[DatasetFile, int]] = {}  # with the number of tries left
-        # The chunk that each file lacked last: while it is missing, another try would be in vain
+        # The chunk that each file lacked last: while it is missing, no other try can succeed
         self._missing: Lru[bytes, bytes] = Lru(NOTED_MAX)
         self._task: asyncio.Task[None] | None = None
 

@@ -49,7 +49,7 @@ class ReadFile(DatasetFile):
         self.ahead = ReadAhead(size_bytes) if is_large else None
         self.regions = RandomReadWindow(size_bytes) if is_large else None
         is_whole = is_large and len(segments) <= RANDOM_PACKS_MAX
-        # Those whose indexes reads at random may come to need
+        # The packs whose indexes are not loaded ahead yet, for reads at random
         self.packs = list(dict.fromkeys(one.pack for one in segments)) if is_whole else []
 
 
@@ -104,13 +104,13 @@ class ReadaheadScheduler:
     def _unit_with_neighbours(self, known: ReadFile, position: ChunkPosition, step: Range) -> Unit:
         if known.regions is None:
             return self._small_unit(known, position, step)
-        self._know_packs(known)
+        self._load_next_index(known)
         return unit_around(known, position, *known.regions.miss(*step))
 
-    def _know_packs(self, known: ReadFile) -> None:
+    def _load_next_index(self, known: ReadFile) -> None:
         """Loads one more index of a file that is read at random, beside the second miss and those
-        after it, since the next one would wait for it."""
-        if known.regions is None or not known.regions.is_read or len(self._tasks) >= TASKS_MAX:
+        after it, since a later miss would wait for it."""
+        if known.regions is None or not known.regions.has_missed or len(self._tasks) >= TASKS_MAX:
             return
         while known.packs:
             pack = known.packs.pop()

@@ -141,14 +141,14 @@ class ReadAhead:
 
     def _match(self, first: int) -> Stream | None:
         """Returns the stream that is expected here, or else one that may pass by."""
-        passed: Stream | None = None
+        passing: Stream | None = None
         for stream in reversed(self._streams):
             if abs(first - stream.next) <= SLACK_SIZE_BYTES:
                 return self._renew(stream)
             slack = stream.window // 2
-            if passed is None and stream.next - slack <= first <= stream.issued + slack:
-                passed = stream
-        return None if passed is None else self._renew(passed)
+            if passing is None and stream.next - slack <= first <= stream.issued + slack:
+                passing = stream
+        return None if passing is None else self._renew(passing)
 
     def _match_surely(self, first: int, end: int) -> Stream | None:
         """Does what ``_match`` does, but the step must begin where the last one ended, or reach the
@@ -199,7 +199,7 @@ class RandomReadWindow:
         self._misses: OrderedDict[int, int] = OrderedDict()
 
     @property
-    def is_read(self) -> bool:
+    def has_missed(self) -> bool:
         """Whether there was a miss before."""
         return bool(self._misses)
 

@@ -17,7 +17,7 @@ class ProcessorWait(NamedTuple):
 
     @staticmethod
     def begin() -> ProcessorWait:
-        """Returns that of the calling thread now. It takes some 6 µs."""
+        """Returns that of the calling thread now. The call takes some 6 µs."""
         thread = threading.get_native_id()
         return ProcessorWait(thread, _waited_s(thread))
 
