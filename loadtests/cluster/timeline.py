@@ -1,4 +1,4 @@
-"""What the nodes of a run did, second by second: whose link idles, who sends, who reads S3."""
+"""The rates of a run's nodes by the second: which links idle, which nodes send and read S3."""
 
 from __future__ import annotations
 

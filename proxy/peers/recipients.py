@@ -1,4 +1,4 @@
-"""The nodes that ask an owner for its packs: which of them got what, and who asks whom."""
+"""The nodes that ask an owner for its packs: the chunks that it sent them, and their parents."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ CHILDREN = STRIPES + 1
 
 
 def parent_of(position: int, stripe: int) -> int | None:
-    """Returns whom the reader at ``position``, in the order in which they asked for a pack, asks
-    for its units of a stripe: a reader that asked earlier; None is the owner."""
+    """Returns the position of the reader that the one at ``position`` asks for a stripe of a pack:
+    it announced the pack earlier. None is the owner."""
     return None if position == 0 else (STRIPES * (position - 1) + stripe) // CHILDREN
 
 
@@ -57,8 +57,8 @@ class Recipients:
     def parents(
         self, pack: bytes, address: str, now_s: float, usable: Callable[[str], bool]
     ) -> Sequence[str | None]:
-        """Returns whom a reader of the pack asks for each stripe; None is this node. It asks peers
-        that said earlier than itself that they will read the pack, and are usable."""
+        """Returns the parents of a reader of the pack, one for each stripe; None is this node. They
+        are usable, and said earlier than the reader that they will read the pack."""
         found = self._of(pack)
         if now_s - found.joined_s > SOURCE_S:
             self._forget(found)

@@ -150,7 +150,7 @@ class PeerServer:
         return Answer(200, headers, row)
 
     def _parents(self, pack: PackId, peer: str) -> str:
-        """Returns whom a reader of a pack is to ask for its stripes."""
+        """Returns the parents of a reader of a pack, as a header's value."""
         health, now_s = self._context.health, self._context.clock_s()
         parents = self._recipients.parents(
             pack, peer, now_s, lambda one: self._is_member(one) and health.usable(one, now_s)

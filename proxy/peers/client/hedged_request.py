@@ -109,8 +109,7 @@ class HedgedRequest(Generic[T]):
         self._stalled_s = 0.0
 
     def run(self) -> Found[T] | None:
-        """Returns the answer; None if the store must be asked. Slower peers are
-        dropped."""
+        """Returns the answer; None if the store must be asked. Slower peers are dropped."""
         clock_s = self._clock_s
         try:
             while True:

@@ -32,7 +32,7 @@ from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.runtime.counters import Counts
 
 SENDERS_MAX = 1024
-PARENTS_MAX = 1024  # packs of which the parents are remembered
+PARENTED_PACKS_MAX = 1024  # packs whose parents are remembered
 RUNS_MAX = 8  # requests for the parts of a unit with some chunks gone
 _ETAG = re.compile(r"[!-~]{0,256}")  # it goes into a header of requests to S3
 INDEX_SIZE_BYTES_USUAL = 64 * 1024
@@ -49,7 +49,7 @@ class PeerPacks:
         self._counts = counts
         self._plan_context = PlanContext(context.health, HedgeBudget())
         self._senders: Lru[PackId, Peer] = Lru(SENDERS_MAX)
-        self._parents: Lru[PackId, Parents] = Lru(PARENTS_MAX)
+        self._parents: Lru[PackId, Parents] = Lru(PARENTED_PACKS_MAX)
 
     @property
     def url(self) -> str:
@@ -166,8 +166,8 @@ class PeerPacks:
         return [] if peer is None else [peer]
 
     def _note_parents(self, pack_id: PackId, value: str) -> None:
-        """Remembers whom the owner of a pack has named for its stripes, as far as they are other
-        members."""
+        """Remembers the parents that the owner of a pack has named for its stripes, as far as they
+        are other members."""
         own = self._context.own_addresses()
         others = {one.address: one for one in self._context.members() if one.address not in own}
         named = wire.parse_parents(value)
@@ -179,7 +179,7 @@ class PeerPacks:
         return parents[offset // wire.STRIPE_SIZE_BYTES % len(parents)] if parents else None
 
     def _drop_parent(self, pack_id: PackId, parent: Peer) -> None:
-        """Asks a parent nothing more of a pack, since it was no help."""
+        """Forgets a parent of a pack, since it did not have what it was asked for."""
         parents = self._parents.get(pack_id) or []
         self._parents.put(pack_id, [None if one == parent else one for one in parents])
 

@@ -175,7 +175,10 @@ class RequestPlan:
         for address, attempt in self._attempts.items():
             if self._hopeless(address, attempt, now_s):
                 to_blame = not (attempt.cached and attempt.received_bytes)
-                (self.failed if to_blame else self._ended)(address, now_s)
+                if to_blame:
+                    self.failed(address, now_s)
+                else:
+                    self._ended(address, now_s)
                 return GiveUp(address, to_blame)
         if self._late >= LATE_MAX and not any(a.received_bytes for a in self._attempts.values()):
             return self._turn_to_store()
@@ -350,7 +353,7 @@ class RequestPlan:
 
     def _ask(self, peer: Peer, now_s: float, *, cached: bool) -> Action:
         waits = cached and peer == self._parent
-        waits_s = wire.PARENT_WAIT_S * waits
+        waits_s = wire.PARENT_WAIT_S if waits else 0.0
         usual_s = self._usual_s(peer.address, cached=cached)
         present_s = self._present_s(now_s)
         attempt = PeerAttempt(
