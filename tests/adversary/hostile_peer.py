@@ -165,7 +165,7 @@ def lies_later(rig: Rig) -> Reply:
     return reply
 
 
-End = Callable[[HostilePeer, socket.socket, int], None]  # of a body of which so many bytes lack
+End = Callable[[HostilePeer, socket.socket, int], None]  # of a body that lacks so many bytes
 
 
 def resets_midway(_peer: HostilePeer, connection: socket.socket, _left_bytes: int) -> None:
@@ -198,8 +198,8 @@ class HalfOwner:
     rig: Rig
     end: End
     members: list[str] = field(default_factory=list)
-    begun: threading.Event = field(default_factory=threading.Event)
     passed_on: threading.Event = field(default_factory=threading.Event)
+    _has_begun: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def reply(self, peer: HostilePeer, connection: socket.socket, target: str) -> None:
@@ -219,7 +219,8 @@ class HalfOwner:
             return
         head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
         with self._lock:
-            is_next, _ = self.begun.is_set(), self.begun.set()
+            is_next = self._has_begun
+            self._has_begun = True
         if self.passed_on.is_set():
             connection.sendall(head)
             self.end(peer, connection, len(body))

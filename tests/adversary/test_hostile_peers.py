@@ -145,8 +145,8 @@ def test_a_handshake_that_hangs_costs_a_moment(rig: Rig, tmp_path: Path) -> None
 )
 def test_an_owner_that_fails_in_the_middle_of_what_is_passed_on(tmp_path: Path, end: End) -> None:
     """One node gets most of a unit from it, and another one the same chunks from that node, before
-    the owner resets, lies, hangs or drips: both get the right bytes from elsewhere, and so does who
-    reads them from their caches again."""
+    the owner resets, lies, hangs or drips: both get the right bytes from elsewhere, and keep
+    them."""
     rig = Rig(tmp_path, {b"first": LONG}, chunk_size_bytes=64 * 1024, pack_chunks=500)
     # a clock by which nodes that wait for each other would do so for a minute
     clock_s = time.monotonic if end in LATE_ENDS else slow_clock_s
@@ -189,7 +189,7 @@ def test_a_chain_of_nodes_whose_owner_fails(tmp_path: Path) -> None:
     owner = HalfOwner(rig, hostile.resets_midway)
 
     def clock_s() -> float:
-        """It stands still until the chain is there, so that nobody loses patience before."""
+        """It stands still until the chain is there, so that no node loses patience before."""
         return time.monotonic() if owner.passed_on.is_set() else begin_s
 
     async def run(bad: Peer) -> None:

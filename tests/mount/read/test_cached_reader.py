@@ -72,7 +72,7 @@ def test_ranges(place: Place) -> None:
                     assert found == data[first : first + size], (path, first, size)
 
 
-def test_what_is_known_is_looked_up_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_known_entry_saves_lookups(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """A read of a small file whose entry is known takes one look-up in the index, for its chunk; of
     a complete large file none after the first."""
     place.warm()

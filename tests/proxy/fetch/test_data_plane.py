@@ -310,8 +310,8 @@ def test_places_have_the_bytes(rig: DiskRig, step: int, *, by_processes: bool) -
 
 
 def test_a_mount_has_data_processes_started(rig: DiskRig) -> None:
-    """Whoever shares the cache will read: data processes need not wait for the first large read,
-    which would be fetched by the proxy's own process."""
+    """A mount will read: data processes start before the first large read, which the proxy's own
+    process would fetch otherwise."""
     processes = DataProcesses(DataSettings(1))
     data = DataPlane(processes, rig.below, transfer_timeout_s=WAIT_S)
 

@@ -490,7 +490,7 @@ def test_a_peer_waits_for_no_flight_that_waits_for_it(rig: Rig) -> None:
 
 
 def test_a_peer_gets_chunks_as_they_come(rig: Rig) -> None:
-    """As soon as those that it waits for have come, in whichever thread; or the error of the
+    """A peer gets them once those that it waits for have come, in any thread; or the error of the
     flight."""
 
     async def run() -> None:
@@ -517,9 +517,9 @@ def test_a_peer_gets_chunks_as_they_come(rig: Rig) -> None:
     asyncio.run(run())
 
 
-def test_a_flight_whose_source_fails_is_promised_to_nobody(rig: Rig) -> None:
-    """Those who have got nothing of it are let go, and nobody else begins to wait for it; who has
-    got a part gets the rest when bytes come again."""
+def test_no_peer_begins_to_wait_for_a_flight_whose_source_has_failed(rig: Rig) -> None:
+    """Peers that have got nothing of it get an error; a peer that has got a part gets the rest when
+    bytes come again."""
 
     async def run() -> None:
         async with fetching(rig) as (fetcher, fills, pack_index, _):

@@ -116,7 +116,7 @@ def test_an_answer_equals_the_ordinary_one(
 
 
 @pytest.mark.parametrize("failure", [Unavailable("gone"), Corrupt("wrong"), ValueError("a fault")])
-def test_a_failure_is_told_as_ever(
+def test_a_failure_has_the_ordinary_status(
     proxy: RunningProxy, node: PlacesNode, failure: Exception
 ) -> None:
     """Errors become the same statuses, and the connection goes on as it would."""
@@ -139,16 +139,19 @@ def test_a_failure_is_told_as_ever(
 @pytest.mark.parametrize(
     "headers", [{"If-Match": '"x"'}, {"X-Request-Id": "mine"}, {"Accept": "*/*"}]
 )
-def test_what_differs_goes_the_ordinary_way(proxy: RunningProxy, headers: dict[str, str]) -> None:
-    """Other headers than those that were answered are aiohttp's."""
+def test_a_request_with_other_headers_goes_the_ordinary_way(
+    proxy: RunningProxy, headers: dict[str, str]
+) -> None:
+    """aiohttp answers a request whose headers were not answered before."""
     with warmed(proxy.client()) as client:
         seen = ordinary(proxy)
         client.get(TARGET, Range="bytes=0-9", **PLACES, **headers)
         assert ordinary(proxy) == seen + 1
 
 
-def test_whoever_is_elsewhere_goes_the_ordinary_way(proxy: RunningProxy) -> None:
-    """Only clients on the Unix socket are answered shortly, since they alone see the files."""
+def test_a_client_on_tcp_goes_the_ordinary_way(proxy: RunningProxy) -> None:
+    """Only clients on the Unix socket are answered without aiohttp, since they alone read the
+    cache's files."""
     with warmed(warmed(proxy.client(tcp=True))):
         assert ordinary(proxy) == 2
 
@@ -189,7 +192,7 @@ def test_requests_that_come_meanwhile_wait_for_their_turn(
     assert proxy.call(lambda: proxy.server.metrics.total("streams")) == 0
 
 
-def test_a_full_proxy_refuses_as_ever(node: PlacesNode) -> None:
+def test_a_full_proxy_refuses_reads_of_mounts(node: PlacesNode) -> None:
     """While as many requests as may be are under way, one more is refused."""
     with (
         start_proxy(node, limits=ClientLimits(streams_max=1)) as proxy,

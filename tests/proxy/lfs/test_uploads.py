@@ -39,8 +39,8 @@ def test_an_object_is_in_its_file(tmp_path: Path, pieces: list[bytes]) -> None:
     assert asyncio.run(_received(tmp_path, pieces)) == b"".join(pieces)
 
 
-def test_what_is_not_the_object_is_removed(tmp_path: Path) -> None:
-    """It is never in a file that somebody takes."""
+def test_bytes_that_are_not_the_object_are_removed(tmp_path: Path) -> None:
+    """Bytes without the id are yielded to no block, and their file goes."""
 
     async def receive() -> None:
         with pytest.raises(InvalidInput, match="do not have the id"):

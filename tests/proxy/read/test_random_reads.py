@@ -25,8 +25,8 @@ def rig(tmp_path: Path) -> Rig:
 
 
 async def indexes_after(rig: Rig, *packs: int) -> list[int]:
-    """How many indexes were read from the store after a read in the middle of each of these packs,
-    and after all that came beside it."""
+    """Returns the number of indexes read from the store after a read in the middle of each of these
+    packs, and after the loads beside it."""
     read: list[int] = []
     async with rig.node() as node:
         for pack in packs:
