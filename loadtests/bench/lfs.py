@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from loadtests.measure import Run, run, size_of
+from loadtests.measure import Run, load_note, run, size_of
 from loadtests.results import Result
 from loadtests.s3clients.environments import python_of
 from loadtests.services import HOST, free_port, wait_for_port
@@ -61,7 +61,7 @@ def push_lfs(scratch: Path) -> Result:
     result.add("giftless", speeds["giftless"], "MiB/s")
     result.ratio("push", speed, speeds, at_least=0.8)
     _agent(scratch, result)
-    result.notes.append(f"load {os.getloadavg()[0]:.0f}")
+    result.notes.append(load_note())
     return result
 
 

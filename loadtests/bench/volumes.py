@@ -20,6 +20,7 @@ import psutil
 
 from loadtests.cli import Lodefs
 from loadtests.errors import LoadtestError
+from loadtests.measure import load_note
 from loadtests.results import Result
 from tests.support.csi.real_driver import RealDriver
 
@@ -48,7 +49,7 @@ def volumes(scratch: Path) -> Result:
         service = node.mounters[0].pid
         result.add("mount service, its helper", _memory_mib(service, all_of_it=True), "MiB")
         _killed(result, node)
-    result.notes.append(f"load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    result.notes.append(f"{load_note()}; {os.cpu_count()} processors")
     return result
 
 

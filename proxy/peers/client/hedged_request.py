@@ -164,7 +164,7 @@ class HedgedRequest(Generic[T]):
     def _encoded(self, action: AskPeer, to: str) -> bytes:
         target, address = self._request.target, action.peer.address
         if action.cached:
-            target += f"{'&' if '?' in target else '?'}cached=1{'&wait=1' * action.waits}"
+            target += f"{'&' if '?' in target else '?'}cached=1{'&wait=1' if action.waits else ''}"
         signed = self._context.authenticator.sign("GET", target, to=to)
         headers = [("Host", address), *signed, *outgoing_headers().items()]
         return encode_request("GET", target, headers)
@@ -225,15 +225,7 @@ class HedgedRequest(Generic[T]):
             self._plan.began(attempt.address, clock_s())
             self._context.health.began(attempt.address, clock_s() - running.begin_s)
         if attempt.answer is None:
-            if is_data and attempt.got_bytes:
-                self._plan.received(attempt.address, attempt.got_bytes, clock_s())
-                try:
-                    running.check.came(attempt.body_so_far)
-                except LodefsError as error:
-                    self._drop(fd, attempt)
-                    self._failed(running.peer, Fault.WRONG, error, running.span)
-                    return None
-            self._poll.register(attempt.fileno(), attempt.events)
+            self._go_on(fd, running)
             return None
         self._drop(fd, attempt)
         size_bytes = len(attempt.answer.body)
@@ -243,6 +235,19 @@ class HedgedRequest(Generic[T]):
             return self._answered(running, attempt.answer)
         finally:
             running.span.end()
+
+    def _go_on(self, fd: int, running: _Running[T]) -> None:
+        """Waits for the rest of an answer, unless what has come of its body is wrong."""
+        attempt = running.attempt
+        if attempt.status == 200 and attempt.got_bytes:
+            self._plan.received(attempt.address, attempt.got_bytes, self._clock_s())
+            try:
+                running.check.came(attempt.body_so_far)
+            except LodefsError as error:
+                self._drop(fd, attempt)
+                self._failed(running.peer, Fault.WRONG, error, running.span)
+                return
+        self._poll.register(attempt.fileno(), attempt.events)
 
     def _answered(self, running: _Running[T], answer: PeerAnswer) -> Found[T] | None:
         context, address, now_s = self._context, running.peer.address, self._clock_s()
