@@ -24,7 +24,7 @@ _ROWS_SIZE_BYTES = layout.figure_key("pack_rows_size_bytes")
 
 
 class PackIndexes:
-    """Finds the indexes of packs. ``get`` is for the event loop; other methods are for any
+    """Finds the indexes of packs. Coroutines are for the event loop; other methods are for any
     thread."""
 
     def __init__(
@@ -49,8 +49,8 @@ class PackIndexes:
         self._loaded: OrderedDict[PackId, PackIndexVersion] = OrderedDict()
         self._chunks = 0
         self._rows_size_bytes = int.from_bytes(kv.get(_ROWS_SIZE_BYTES) or b"", "little")
-        # Event loop only. A load that no peer may delay joins none that peers answer, and an
-        # announcement none that announces something else.
+        # Event loop only. A load that no peer may delay does not join one that peers answer, and an
+        # announcement does not join one of other chunks.
         self._loads: SharedTasks[tuple[PackId, bool, range], PackIndexVersion] = SharedTasks()
 
     def in_memory(self, pack_id: PackId) -> PackIndexVersion | None:

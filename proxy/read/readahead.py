@@ -34,7 +34,7 @@ log = logging.getLogger("lodefs.cache")
 PAUSE_S = 5.0  # after the cache had no space: small units, no read-ahead
 TASKS_MAX = 64  # of read-ahead; and of announcements, which may wait for another node
 ANNOUNCING_MAX = 8  # requests at once
-RANDOM_PACKS_MAX = 64  # of a file that is read at random, to load all indexes: 64 KiB for each
+RANDOM_PACKS_MAX = 64  # of a file whose indexes are loaded ahead of random reads: 64 KiB for each
 
 
 class ReadFile(DatasetFile):
@@ -48,9 +48,9 @@ class ReadFile(DatasetFile):
         self.size_bytes = size_bytes
         self.ahead = ReadAhead(size_bytes) if is_large else None
         self.regions = RandomReadWindow(size_bytes) if is_large else None
-        is_whole = is_large and len(segments) <= RANDOM_PACKS_MAX
+        has_few = is_large and len(segments) <= RANDOM_PACKS_MAX
         # The packs whose indexes are not loaded ahead yet, for reads at random
-        self.packs = list(dict.fromkeys(one.pack for one in segments)) if is_whole else []
+        self.packs = list(dict.fromkeys(one.pack for one in segments)) if has_few else []
 
 
 class ReadaheadScheduler:
