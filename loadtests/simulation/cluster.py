@@ -44,14 +44,12 @@ class Settings:
     upload_bytes_per_s_max: float | None = None
     slow_share: float = 0.0  # of the nodes: these have a tenth of the speed
     stuck_share: float = 0.0  # of the nodes: these take requests and never answer
-    known_max: int = 0  # packs of which a node remembers who sent a part
     # Owners read S3 so many units ahead of the first reader at most, some at once
     ahead_units: int = 0
     ahead_at_once: int = 4
     tree: bool = False  # a node asks its parents in the pack's tree first
-    held_s: float = (
-        wire.PARENT_WAIT_S
-    )  # a parent lets its child wait so long for its own first byte
+    # A parent lets its child wait so long for its own first byte
+    held_s: float = wire.PARENT_WAIT_S
     readers_share: float = 1.0  # of the nodes: only these read
     herds: int = 1  # the readers of each begin so much later than those of the one before
     herds_apart_s: float = 0.5

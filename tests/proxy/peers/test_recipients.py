@@ -1,4 +1,4 @@
-"""Recipients: whom an owner names as a source, and as a parent."""
+"""Recipients: the nodes that an owner names as sources, and as parents."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_all_sources_are_named_as_often() -> None:
 
 
 def test_old_sources_are_forgotten() -> None:
-    """What was sent long ago may be gone."""
+    """Chunks that were sent long ago may be gone."""
     sources = Recipients()
     sources.sent(P, "a", 0.0)
     assert sources.others(P, "b", 9, SOURCE_S) == ["a"]
@@ -53,7 +53,7 @@ def test_memory_is_bounded(history: list[tuple[bytes, int]]) -> None:
     assert sum(map(bool, named)) <= 2
 
 
-def test_who_was_sent_all_has_the_last_chunk_too() -> None:
+def test_a_source_of_all_chunks_has_the_last_one() -> None:
     """Also of a pack with as many chunks as a pack may have."""
     sources = Recipients()
     sources.sent(b"pack", "a:1", 0.0)
@@ -88,8 +88,8 @@ def test_no_reader_is_far_from_the_owner() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.booleans()), max_size=60))
 def test_any_order_of_arrivals_and_losses_is_a_tree(history: list[tuple[int, bool]]) -> None:
-    """Nodes come, again too, and are lost: nobody who is lost is named, each way leads to the
-    owner, and nobody has more children than it may, besides those of lost nodes."""
+    """Nodes come, again too, and are lost: no lost node is named, each way leads to the owner, and
+    no node has more children than it may, besides those of lost nodes."""
     recipients, lost = Recipients(), set[str]()
     joined: list[str] = []
     named: dict[str, list[str | None]] = {}
@@ -110,7 +110,7 @@ def test_any_order_of_arrivals_and_losses_is_a_tree(history: list[tuple[int, boo
 
 
 def test_a_reader_that_asks_again_has_the_same_parents() -> None:
-    """Its place is the one that it has; those of other packs are others."""
+    """It keeps its place in the tree of a pack; it has another place in that of another pack."""
     recipients = Recipients()
     first = [recipients.parents(P, node, 0.0, anybody) for node in "abc"]
     assert first[0] == [None] * STRIPES
@@ -119,7 +119,7 @@ def test_a_reader_that_asks_again_has_the_same_parents() -> None:
 
 
 def test_readers_of_long_ago_are_no_parents() -> None:
-    """Who asked long ago may have nothing of it any more."""
+    """A node that asked long ago may have nothing of the pack any more."""
     recipients = Recipients()
     recipients.parents(P, "a", 0.0, anybody)
     assert recipients.parents(P, "b", SOURCE_S, anybody) == ["a"] * STRIPES

@@ -40,13 +40,13 @@ def test_targets_of_wire_are_understood(pack: bytes, first: int, count: int) -> 
     )
 )
 def test_parents_are_understood(addresses: list[str | None]) -> None:
-    """Whom this side names is whom the other side asks."""
+    """The client asks the nodes that the server names."""
     assert wire.parse_parents(wire.parents_value(addresses)) == addresses
 
 
 @given(st.text())
 def test_no_text_names_too_many_parents(value: str) -> None:
-    """Whatever a header says."""
+    """Any text of the header gives at most PARENTS_MAX."""
     assert len(wire.parse_parents(value)) <= wire.PARENTS_MAX
 
 
