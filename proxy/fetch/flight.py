@@ -133,8 +133,8 @@ class Flight(FillListener):
         self._sources = addresses
 
     def may_be_followed(self, follower: Follower) -> bool:
-        """Whether a node may wait for it: its bytes come, and not from that node, since otherwise two
-        nodes could wait for each other; or the node already waits."""
+        """Whether a node may wait for it: the node already waits; or its bytes come, and not from
+        that node, since otherwise the two could wait for each other."""
         if follower in self._followers:
             return True
         return self.transferring and follower.address not in self._sources

@@ -157,8 +157,8 @@ class Fetcher:
             event.set()
 
     def _of(self, pack: PackId, follower: Follower | None = None) -> list[Flight]:
-        """Returns the flights of a pack that a reader, or the peer ``follower``, may wait for. Those
-        that have failed and will be dropped are left out: a reader that joined one would fail at
+        """Returns the flights of a pack that a reader, or the peer ``follower``, may wait for,
+        without those that have failed and will be dropped: a reader that joined one would fail at
         once, again and again."""
         flights = [one for one in self._flights.get(pack, ()) if not one.has_failed()]
         if follower is None:
