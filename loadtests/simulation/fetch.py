@@ -291,7 +291,8 @@ class Stream:
         if self.admitted_s >= 0:
             cluster = self.fetch.cluster
             seconds = cluster.clock.now_s - self.admitted_s
-            self.server.load.ended(seconds, cluster.settings.unit_bytes)
+            asking = self.fetch.node.address
+            self.server.load.ended(asking, seconds, cluster.settings.unit_bytes)
             self.server.streams.pop(self, None)
             self.admitted_s = -1.0
 

@@ -237,6 +237,7 @@ class Node:
         asking = stream.fetch.node.address
         others = self.recipients.others(key, asking, NAMED_MAX, now_s, chunks)
         if self.load.overloaded(
+            asking,
             alternatives=0 if stream.waits else len(others),
             backlog_s=self.upload.backlog_s(now_s),
             size_bytes=settings.unit_bytes,
@@ -244,7 +245,7 @@ class Node:
             clock.at(answered_s, stream.busy, others, self.load.retry_after_s())
             return
         self.recipients.sent(key, asking, now_s, chunks)
-        self.load.began(settings.unit_bytes)
+        self.load.began(asking, settings.unit_bytes)
         self.streams[stream] = None
         stream.admitted_s = now_s
         clock.at(answered_s, self._serve, stream)

@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -198,14 +198,14 @@ class PeerServer:
         # A child was told to come here, and there are few of them
         alternatives = 0 if request.waits else len(others)
         if self._load.overloaded(
-            alternatives=alternatives, backlog_s=backlog_s, size_bytes=size_bytes
+            follower.address, alternatives=alternatives, backlog_s=backlog_s, size_bytes=size_bytes
         ):
             self._counts.add(Counter.PEER_REFUSED)
             return _busy(max(self._load.retry_after_s(), backlog_s), others)
         if is_member:  # others can be referred to it
             self._recipients.sent(request.pack, peer, now_s, chunks)
         headers = [("Content-Type", OCTETS), ("Content-Length", str(size_bytes))]
-        self._load.began(size_bytes)
+        self._load.began(follower.address, size_bytes)
         pieces = self._pieces(loaded, request, size_bytes, follower)
         return Answer(200, headers, b"", pieces, size_bytes)
 
@@ -229,7 +229,8 @@ class PeerServer:
                         self._context.health.sent(follower.address, len(piece))
                     yield piece
         finally:
-            self._load.ended(self._context.clock_s() - begin_s, size_bytes)
+            seconds = self._context.clock_s() - begin_s
+            self._load.ended(follower.address, seconds, size_bytes)
 
 
 def _busy(retry_after_s: float, addresses: list[str]) -> Answer:
@@ -249,6 +250,7 @@ MIB = 1024 * 1024
 SOFT_BYTES_MAX = 64 * MIB  # being sent; above it, peers with another source are referred there
 HARD_BYTES_MAX = 256 * MIB  # above it, everybody is referred elsewhere
 STREAMS_MAX = 256  # the same limit for streams
+PEER_PART = 4  # one peer gets a fourth of both: all that a healthy one asks for at once
 UNIT_BYTES = 8 * MIB  # the size of most requests
 SMALL_BYTES = 256 * 1024  # sending less than this costs no more than a referral
 # The same limits for the backlog of the upload limit
@@ -263,7 +265,9 @@ class SendingLoad:
     thread.
 
     Above ``soft_bytes_max``, peers with another source are referred there, so that all nodes send
-    about as much as they receive. Above ``hard_bytes_max`` and ``streams_max``, all are.
+    about as much as they receive. Above ``hard_bytes_max`` and ``streams_max``, all are; above its
+    part of them, one peer is, so that one which asks and does not read leaves room for others.
+    A peer is known by its address; all that are no members have the address "" together.
     """
 
     soft_bytes_max: int = SOFT_BYTES_MAX
@@ -272,28 +276,38 @@ class SendingLoad:
     streams: int = 0
     sending_bytes: int = 0
     _stream_s: float = RETRY_S_MIN  # how long a stream takes, a moving average
+    _of_peers: dict[str, tuple[int, int]] = field(default_factory=dict)  # streams, bytes
 
     def overloaded(
-        self, *, alternatives: int, backlog_s: float = 0.0, size_bytes: int = UNIT_BYTES
+        self, peer: str, *, alternatives: int, backlog_s: float = 0.0, size_bytes: int = UNIT_BYTES
     ) -> bool:
         """Whether to answer 503 to a request for ``size_bytes``, naming this many alternatives.
         ``backlog_s`` is that of the upload limit (``Bandwidth.backlog_s``)."""
         if self.streams >= self.streams_max or self.sending_bytes >= self.hard_bytes_max:
             return True
+        streams, sending_bytes = self._of_peers.get(peer, (0, 0))
+        too_many = PEER_PART * streams >= self.streams_max
+        if too_many or PEER_PART * sending_bytes >= self.hard_bytes_max:
+            return True
         if alternatives and size_bytes > SMALL_BYTES:
             return backlog_s > SOFT_BACKLOG_S_MAX or self.sending_bytes >= self.soft_bytes_max
         return backlog_s > HARD_BACKLOG_S_MAX
 
-    def began(self, size_bytes: int = UNIT_BYTES) -> None:
+    def began(self, peer: str, size_bytes: int = UNIT_BYTES) -> None:
         """Notes an accepted request for ``size_bytes``. Call it at once, before other requests."""
-        self.streams += 1
-        self.sending_bytes += size_bytes
+        self._add(peer, 1, size_bytes)
 
-    def ended(self, seconds: float, size_bytes: int = UNIT_BYTES) -> None:
+    def ended(self, peer: str, seconds: float, size_bytes: int = UNIT_BYTES) -> None:
         """Notes the end of a request after ``seconds``, complete or not."""
-        self.streams -= 1
-        self.sending_bytes -= size_bytes
+        self._add(peer, -1, -size_bytes)
         self._stream_s += WEIGHT * (seconds - self._stream_s)
+
+    def _add(self, peer: str, streams: int, size_bytes: int) -> None:
+        self.streams += streams
+        self.sending_bytes += size_bytes
+        streams_before, bytes_before = self._of_peers.pop(peer, (0, 0))
+        if streams_before + streams:
+            self._of_peers[peer] = (streams_before + streams, bytes_before + size_bytes)
 
     def retry_after_s(self) -> float:
         """Returns when to ask again: about when one of the streams ends."""

@@ -6,6 +6,7 @@ import pytest
 
 from lodefs.proxy.peers.server import (
     HARD_BYTES_MAX,
+    PEER_PART,
     SMALL_BYTES,
     SOFT_BYTES_MAX,
     STREAMS_MAX,
@@ -36,21 +37,37 @@ def test_who_is_sent_away(
     """Beyond the soft limit those go that can go elsewhere, unless it is little that they want;
     beyond the hard one all."""
     load = SendingLoad()
-    for each in taken:
-        load.began(each)
-    asked = load.overloaded(alternatives=alternatives, size_bytes=size_bytes, backlog_s=backlog_s)
+    for n, each in enumerate(taken):
+        load.began(f"node{n}", each)
+    asked = load.overloaded(
+        "asks", alternatives=alternatives, size_bytes=size_bytes, backlog_s=backlog_s
+    )
     assert asked is overloaded
-    for each in taken:
-        load.ended(0.1, each)
-    assert not load.overloaded(alternatives=alternatives, size_bytes=size_bytes)
+    for n, each in enumerate(taken):
+        load.ended(f"node{n}", 0.1, each)
+    assert not load.overloaded("asks", alternatives=alternatives, size_bytes=size_bytes)
+
+
+@pytest.mark.parametrize("size_bytes", [1, 8 * MIB])
+def test_who_reads_nothing_leaves_room_for_others(size_bytes: int) -> None:
+    """A peer gets no more than its part, in streams and in bytes, however often it asks."""
+    load = SendingLoad()
+    accepted = 0
+    while not load.overloaded("greedy", alternatives=0):
+        load.began("greedy", size_bytes)
+        accepted += 1
+    assert accepted == min(STREAMS_MAX // PEER_PART, HARD_BYTES_MAX // PEER_PART // size_bytes)
+    assert not load.overloaded("other", alternatives=0)
+    load.ended("greedy", 1.0, size_bytes)
+    assert not load.overloaded("greedy", alternatives=0)
 
 
 def test_retry_after_is_when_one_of_the_streams_ends() -> None:
     """Ten streams of a second each: one ends about every 0.1 s."""
     load = SendingLoad()
     for _ in range(200):
-        load.began()
-        load.ended(1.0)
+        load.began("")
+        load.ended("", 1.0)
     for _ in range(10):
-        load.began()
+        load.began("")
     assert load.retry_after_s() == pytest.approx(0.1, rel=0.1)
