@@ -139,21 +139,30 @@ class CacheFile:
         self.is_stale = is_stale
 
     def create(self) -> None:
-        """Makes the file; a flat file with its final size and no bytes. Raises: OSError."""
+        """Makes the file, without bytes. Raises: OSError."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         self.fd = os.open(self.path, flags, 0o644)
         self.on_open(self)
-        self.checked_s = self.last_use_s
-        if self.kind is FileKind.FLAT:
-            os.ftruncate(self.fd, self.size_bytes)
+        self.checked_s, self.length_bytes = self.last_use_s, 0
 
-    def lengthen(self, length_bytes: int) -> None:
-        """Gives a slab its final length before bytes are written, like that of flat files, so that
-        truncation shows. It skips a damaged slab. Raises: OSError."""
+    def lengthen(self, size_bytes: int) -> None:
+        """Gives a file that bytes are to be written to its final size and one byte more, which no
+        write reaches: so truncation shows for ever. It skips a damaged file. Raises: OSError."""
+        length_bytes = size_bytes + 1
         if length_bytes > self.length_bytes and not self.damage():
             os.ftruncate(self.open(), length_bytes)
             self.length_bytes = length_bytes
+
+    def finish(self) -> str:
+        """Takes the last byte from a flat file whose bytes are all there, and makes it read-only.
+        Returns what ``damage`` returns. Raises: OSError."""
+        damage = batched_writes.damage(self.fd, self.length_bytes)
+        if not damage:
+            self.length_bytes = self.size_bytes  # first, since others look at both
+            os.ftruncate(self.fd, self.size_bytes)
+            os.fchmod(self.fd, 0o444)
+        return damage
 
     def open(self) -> int:
         """Returns the descriptor, and opens it if it was closed. Raises: OSError, also if something
@@ -177,13 +186,9 @@ class CacheFile:
             return f"it cannot be opened: {error.strerror}"
 
     def write(self, offset: int, buffers: Sequence[Buffer]) -> str:
-        """Adds bytes, unless the file was damaged, also while this waited for its turn: a write up
-        to the end would hide that it was truncated. Returns what ``damage`` returns. Raises:
-        OSError.
-
-        If the file is truncated between that look and the write, the look before the chunks are
-        indexed finds it, except after the write of the file's last bytes: no system call writes
-        only to a file of a given length.
+        """Adds bytes, unless the file was damaged. Returns what ``damage`` returns. Raises:
+        OSError. If the file is truncated after that look, the look before the chunks are indexed
+        finds it.
 
         Threads write to different places, or the same bytes to one place, so that none overwrites
         another's bytes. They take turns, since the kernel lets only one thread write to a file, and

@@ -298,7 +298,10 @@ class Cache(CacheTables):
         if file is None:
             file = self.new_file(FileKind.FLAT, flat.content, flat.size_bytes)
             self.flats[flat.content] = file
-        return file if file.state is FileState.OPEN else None
+        if file.state is not FileState.OPEN:
+            return None
+        file.lengthen(flat.size_bytes)
+        return file
 
     def _slab_for(self, size_bytes: int) -> CacheFile:
         slab = self._slab

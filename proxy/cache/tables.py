@@ -5,7 +5,6 @@ Pins and eviction decide by these tables; the cache (chunk_cache.py) stores and 
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -205,8 +204,9 @@ class CacheTables:
             )
             if covered < file.size_bytes or file.state is not FileState.OPEN:
                 return
+            if file.finish():  # the next look drops it
+                return
             file.state = FileState.COMPLETE
-            os.fchmod(file.fd, 0o444)  # a writer has opened it
             self.step("complete")
             self.kv.write([(layout.file_key(file.number), layout.encode_file_row(file.row))])
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodecache import layout as layout
+from lodefs.chunkstore.system import batched_writes
+from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache, Flat
 from lodefs.proxy.cache.reservation import Chunk
@@ -126,6 +128,26 @@ def test_a_write_of_the_end_hides_no_truncation(cache: Cache) -> None:
     check(cache, part(0) + end, found=False)
     assert cache.store(part(0), FLAT)
     check(cache, part(0), found=True)
+
+
+def test_a_truncation_during_the_write_of_the_end_shows(
+    cache: Cache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flat file is emptied after the look at its length and before the write of its last bytes,
+    which does not give it its old length: none of its chunks is found."""
+    assert cache.store(part(0), FLAT)
+    (flat,) = cache.files.values()
+
+    write_at = batched_writes.write_at
+
+    def cut_and_write(fd: int, offset: int, buffers: Sequence[Buffer]) -> int:
+        os.truncate(flat.path, 0)
+        return write_at(fd, offset, buffers)
+
+    end = part(len(WHOLE) - 100_000)
+    monkeypatch.setattr(batched_writes, "write_at", cut_and_write)
+    assert not cache.store(end, FLAT)
+    check(cache, part(0) + end, found=False)
 
 
 def test_a_file_that_grew_is_no_harm(cache: Cache) -> None:

@@ -163,7 +163,10 @@ def ranged(url: str, first: int, last: int) -> bytes:
 
 
 def fetches(process: psutil.Process) -> bool:
-    return any("hub_fetch" in word for word in process.cmdline())
+    try:
+        return any("hub_fetch" in word for word in process.cmdline())
+    except psutil.NoSuchProcess:  # it has ended meanwhile
+        return False
 
 
 class Nodes:
