@@ -222,9 +222,16 @@ def error_of(failure: Failure) -> LodefsError:
     return error
 
 
+def kind_of(error: LodefsError) -> str:
+    """Returns the name of an error for another process: that of its nearest class in errors.py,
+    which the other one knows."""
+    names = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == errors.__name__]
+    return names[0]
+
+
 def failure_of(error: Exception) -> Failure:
     """Returns the description of an error for another process, which fits into a packet whatever
     the caller has sent. A fault of lodefs is described by its class alone."""
     if isinstance(error, LodefsError):
-        return Failure(type(error).__name__, told(str(error)))
+        return Failure(kind_of(error), told(str(error)))
     return Failure("Unavailable", f"{type(error).__name__} (a fault of lodefs)")

@@ -308,7 +308,7 @@ def failure_answer(
     if status == 503:
         wait_s = getattr(error, "retry_after_s", None) or RETRY_AFTER_S_DEFAULT
         headers.append(("Retry-After", str(max(1, round(wait_s)))))
-    failure = wire.Failure(type(error).__name__, str(error), request_id())
+    failure = wire.Failure(wire.kind_of(error), str(error), request_id())
     if lasting_s := round(getattr(error, "lasting_s", 0.0), 1):
         failure = msgspec.structs.replace(failure, lasting_s=lasting_s)
     return _answer(failure, status, headers, close=close)

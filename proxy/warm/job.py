@@ -20,7 +20,7 @@ from lodefs.chunkstore.protocol.cache_control import (
     WarmStatus,
     encoded,
 )
-from lodefs.chunkstore.protocol.wire import Snapshot
+from lodefs.chunkstore.protocol.wire import Snapshot, kind_of
 from lodefs.proxy.warm.path_patterns import Selection, common_directory
 
 MIB = 1024 * 1024
@@ -159,7 +159,7 @@ class Job:
         """Notes a failure; the rest may still arrive."""
         self.errors_total += 1
         if len(self.errors) < ERRORS_MAX:
-            self.errors.append(WarmError(type(error).__name__, str(error), encoded(path)))
+            self.errors.append(WarmError(kind_of(error), str(error), encoded(path)))
 
     def end(self, state: State) -> None:
         """Ends the job; the first end counts."""

@@ -14,9 +14,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from lodefs.chunkstore.errors import InvalidInput, NotFound, Unavailable, UnknownFormat
+from lodefs.chunkstore.errors import Corrupt, InvalidInput, NotFound, Unavailable, UnknownFormat
 from lodefs.chunkstore.protocol import rpc
-from lodefs.chunkstore.protocol.wire import Failure, failure_of
+from lodefs.chunkstore.protocol.wire import Failure, error_of, failure_of
+from lodefs.chunkstore.repo.pack_reader import LostPack
 from lodefs.chunkstore.system.sockets import Peer
 
 WAIT_S = 60.0
@@ -80,6 +81,14 @@ def test_an_answer_and_an_error(tmp_path: Path) -> None:
     assert "secret" not in failure_of(KeyError("a secret")).message
     with pytest.raises(OSError, match="refused"):
         rpc.connect(tmp_path / "s", WAIT_S)
+
+
+def test_an_error_that_others_do_not_know_is_one_that_they_know() -> None:
+    """A subclass of a module is told as the class of errors.py that it extends: the other side took
+    it for an outage, and asked again and again."""
+    told = failure_of(LostPack("it is missing"))
+    assert told.error == "Corrupt"
+    assert type(error_of(told)) is Corrupt
 
 
 def test_a_server_that_ends(tmp_path: Path) -> None:

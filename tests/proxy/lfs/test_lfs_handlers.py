@@ -288,7 +288,7 @@ def test_rights(server: Server) -> None:
     upload = {"operation": "upload", "objects": [{"oid": OID, "size": len(DATA)}]}
     for path, body in [("objects/batch", upload), ("locks", {"path": "a"}), ("locks/verify", {})]:
         status, told = server.ask("POST", path, body, user="reader")
-        assert status == 403 and b"may not write" in told
+        assert status == 403 and b"may not write" in told and b'"Denied"' in told
         assert server.ask("POST", path, body, user="foreign")[0] == 403
         assert server.ask("POST", path, body, user="nobody")[0] == 401
         assert server.ask("POST", path, body, user="")[0] == 401
