@@ -1,8 +1,6 @@
 """A machine's record of a store between its pushes: where chunks and trees lie. The same file holds
-the stats of the source directories that were pushed (stat_cache.py).
-
-Of a store with many chunks it keeps in full only packs that this machine has put or used, and of
-the others their hooks (hook_rows.py).
+the stats of the source directories that were pushed (stat_cache.py). Of a store with many chunks it
+keeps in full only packs that this machine has put or used, of others their hooks (hook_rows.py).
 
 Each store has one SQLite file. All of it can be rebuilt from index shards and by reading files, so
 a broken file is renamed and replaced. SQLite does not notice flipped bits, so every row has a
@@ -21,6 +19,7 @@ from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -61,6 +60,7 @@ from lodefs.chunkstore.system.parallel_map import grouped
 
 SCHEMA_VERSION = 3
 LOCK_TIMEOUT_S = 60.0
+_VERSION = "PRAGMA user_version"
 # Of a store with more, the shards of others are not read in full: these take 480 MB and a minute
 CHUNKS_MAX = 1 << 22
 FEWER_HOOKS_CHUNKS = 1 << 28  # with more, a fourth of the hooks is kept: 5 million rows, too
@@ -156,20 +156,21 @@ class PushIndex:
         return self._db
 
     def _set_up(self) -> None:
-        for pragma in ("journal_mode = WAL", "synchronous = NORMAL", f"cache_size = -{CACHE_KIB}"):
+        use_wal(self._db)
+        for pragma in ("synchronous = NORMAL", f"cache_size = -{CACHE_KIB}"):
             self._db.execute(f"PRAGMA {pragma}")
 
     def _prepare(self) -> None:
         self._set_up()
         execute = self._db.execute
-        if _version(self._db) == SCHEMA_VERSION:
+        if execute(_VERSION).fetchone()[0] == SCHEMA_VERSION:
             return
         execute("BEGIN IMMEDIATE")
-        version = _version(self._db)  # another process may have created it first
+        version = execute(_VERSION).fetchone()[0]  # another process may have created it first
         if version == 0:
             for statement in _SCHEMA.split(";"):
                 execute(statement)
-            execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            execute(f"{_VERSION} = {SCHEMA_VERSION}")
         execute("COMMIT")
         if version not in (0, SCHEMA_VERSION):
             raise IndexBroken(f"{self.path} is an index of format {version}")
@@ -516,9 +517,18 @@ def _add_chunks(db: sqlite3.Connection, rows: list[tuple[bytes, int, int]]) -> N
     db.executemany("INSERT OR REPLACE INTO chunks VALUES (?, ?, ?)", rows)
 
 
-def _version(db: sqlite3.Connection) -> int:
-    version: int = db.execute("PRAGMA user_version").fetchone()[0]
-    return version
+def use_wal(db: sqlite3.Connection) -> None:
+    """Gives a file a write-ahead log. SQLite refuses it at once to one of two processes that do so
+    together, since each might wait for the other. Raises: sqlite3.Error."""
+    until_s = monotonic() + LOCK_TIMEOUT_S
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorname != "SQLITE_BUSY" or monotonic() > until_s:
+                raise
+        sleep(0.01)
 
 
 @contextmanager

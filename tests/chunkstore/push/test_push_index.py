@@ -53,6 +53,31 @@ def index_in(directory: Path) -> closing[PushIndex]:
     return closing(PushIndex(directory, STORE))
 
 
+class TwiceBusy(sqlite3.Connection):
+    """A connection that SQLite refuses its write-ahead log at once, twice."""
+
+    refusals = 2
+
+    def execute(self, sql: str, *parameters: object) -> sqlite3.Cursor:
+        if "journal_mode" in sql and self.refusals:
+            self.refusals -= 1
+            error = sqlite3.OperationalError("database is locked")
+            error.sqlite_errorname = "SQLITE_BUSY"
+            raise error
+        return super().execute(sql, *parameters)  # type: ignore[arg-type]
+
+
+def test_two_processes_may_make_an_index_at_once(tmp_path: Path) -> None:
+    """SQLite refuses one of two that turn the write-ahead log on, without waiting: it is asked
+    again. Other errors are raised."""
+    with closing(sqlite3.connect(tmp_path / "new", factory=TwiceBusy)) as db:
+        push_index.use_wal(db)
+        assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    (tmp_path / "text").write_bytes(b"this is no database" * 100)
+    with closing(sqlite3.connect(tmp_path / "text")) as db, pytest.raises(sqlite3.DatabaseError):
+        push_index.use_wal(db)
+
+
 def segment_of(index: PushIndex, name: str) -> Segment:
     return index.segment(Run(index.find([chunk(name)])[chunk(name)], 1, 7))
 
