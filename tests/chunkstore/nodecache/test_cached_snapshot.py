@@ -55,8 +55,10 @@ def test_a_proxy_that_tells_of_one_place_is_asked_again(
     extents = told(place)
     monkeypatch.setattr(read_client, "_PLACES_LINE", b"X-Lodefs-Place: 1\r\n")
     ino = place.ino(b"same")
-    with place.asked(DATA, len(extents)):
-        assert bytes(place.reader.read(ino, 0, len(SAME))) == SAME
+    before = place.proxy.requests(DATA)
+    assert bytes(place.reader.read(ino, 0, len(SAME))) == SAME
+    # neighbours in one file may have become one extent meanwhile
+    assert 1 < place.proxy.requests(DATA) - before <= len(extents)
     client = place.clients[0]
     request = b"%b%d/data" % (client._nodes, ino)
     answer = client._ask(request, b"Range: bytes=0-%d\r\nX-Lodefs-Place: 1\r\n" % (len(SAME) - 1))
