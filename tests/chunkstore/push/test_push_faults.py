@@ -324,7 +324,7 @@ def test_an_index_that_is_always_broken_ends_the_push(
     """The push does not replace its index for ever."""
     aside: list[str] = []
     monkeypatch.setattr(push_index, "SCHEMA_VERSION", 7)
-    monkeypatch.setattr(push_index, "_version", lambda _: 8)
+    monkeypatch.setattr(push_index, "_VERSION", "SELECT 8")
     monkeypatch.setattr(
         push_index.PushIndex, "set_aside", staticmethod(lambda *args: aside.append(args[1]))
     )
