@@ -97,13 +97,17 @@ class FakeProxy:
         if self.path:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self.path)
+        for thread in self._threads:
+            while thread.is_alive():
+                self._cut()  # again: one may have been accepted meanwhile
+                thread.join(0.1)
+        self._threads.clear()
+
+    def _cut(self) -> None:
         with self._lock:
             for sock in self._open:
                 with contextlib.suppress(OSError):
                     sock.shutdown(socket.SHUT_RDWR)
-        for thread in self._threads:
-            thread.join(60)
-        self._threads.clear()
 
     def _spawn(self, run: Callable[[socket.socket], None], sock: socket.socket) -> None:
         thread = Thread(target=run, args=(sock,), daemon=True)
