@@ -10,7 +10,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.tree import Segment
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
@@ -34,13 +33,12 @@ log = logging.getLogger("lodefs.cache")
 PAUSE_S = 5.0  # after the cache had no space: small units, no read-ahead
 TASKS_MAX = 64  # of read-ahead; and of announcements, which may wait for another node
 ANNOUNCING_MAX = 8  # requests at once
-RANDOM_PACKS_MAX = 64  # of a file whose indexes are loaded ahead of random reads: 64 KiB for each
 
 
 class ReadFile(DatasetFile):
     """A dataset file that is read, with what its read-ahead knows of large ones."""
 
-    __slots__ = ("ahead", "packs", "regions", "size_bytes")
+    __slots__ = ("ahead", "regions", "size_bytes")
 
     def __init__(self, content_id: bytes, size_bytes: int, segments: tuple[Segment, ...]) -> None:
         is_large = size_bytes >= layout.FLAT_SIZE_BYTES_MIN
@@ -48,9 +46,6 @@ class ReadFile(DatasetFile):
         self.size_bytes = size_bytes
         self.ahead = ReadAhead(size_bytes) if is_large else None
         self.regions = RandomReadWindow(size_bytes) if is_large else None
-        has_few = is_large and len(segments) <= RANDOM_PACKS_MAX
-        # The packs whose indexes are not loaded ahead yet, for reads at random
-        self.packs = list(dict.fromkeys(one.pack for one in segments)) if has_few else []
 
 
 class ReadaheadScheduler:
@@ -104,22 +99,7 @@ class ReadaheadScheduler:
     def _unit_with_neighbours(self, known: ReadFile, position: ChunkPosition, step: Range) -> Unit:
         if known.regions is None:
             return self._small_unit(known, position, step)
-        self._load_next_index(known)
         return unit_around(known, position, *known.regions.miss(*step))
-
-    def _load_next_index(self, known: ReadFile) -> None:
-        """Loads one more index of a file that is read at random, beside the second miss and those
-        after it, since a later miss would wait for it."""
-        if known.regions is None or not known.regions.has_missed or len(self._tasks) >= TASKS_MAX:
-            return
-        while known.packs:
-            pack = known.packs.pop()
-            if self._indexes.in_memory(pack) is None:
-                self._begin(self._load_index(pack), self._tasks)
-                return
-
-    async def _load_index(self, pack: PackId) -> None:
-        await self._indexes.get(pack)
 
     def _sparing_unit(self, known: ReadFile, position: ChunkPosition, step: Range) -> Unit:
         """Returns a small unit while most prefetched bytes are evicted unread: it contains nothing

@@ -198,11 +198,6 @@ class RandomReadWindow:
         self._size_bytes = size_bytes
         self._misses: OrderedDict[int, int] = OrderedDict()
 
-    @property
-    def has_missed(self) -> bool:
-        """Whether there was a miss before."""
-        return bool(self._misses)
-
     def miss(self, first: int, end: int) -> Range:
         """Returns what to fetch for a missed [first, end): the range itself, and more around it
         with each miss in the same region, but at most about three times the wanted bytes."""

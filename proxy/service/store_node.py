@@ -170,8 +170,6 @@ class StoreNode:
 
     def cache_place(self) -> CachePlace:
         self._connections.used()
-        if self._processes is not None:
-            self._processes.start()  # before the first large read, which would not wait for them
         directory = self._cache.settings.path.absolute()
         return CachePlace(os.fsencode(directory), layout.VERSION)
 

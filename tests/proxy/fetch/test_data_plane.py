@@ -308,18 +308,3 @@ def test_places_have_the_bytes(rig: DiskRig, step: int, *, by_processes: bool) -
                     assert await bytes_by_places(node, name, step) == FILES[name]
 
     asyncio.run(read())
-
-
-def test_a_mount_has_data_processes_started(rig: DiskRig) -> None:
-    """A mount will read: data processes start before the first large read, which the proxy's own
-    process would fetch otherwise."""
-    processes = DataProcesses(DataSettings(1))
-    data = DataPlane(processes, rig.below, transfer_timeout_s=WAIT_S)
-
-    async def run() -> None:
-        async with rig.node(data=data) as node:
-            assert not processes._keepers
-            node.cache_place()
-            assert len(processes._keepers) == 1
-
-    asyncio.run(run())
