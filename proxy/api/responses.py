@@ -117,7 +117,7 @@ def fast_path_target(file: SnapshotFile, headers: Headers, metrics: Metrics, lab
 
 
 def head_of(answer: Answer, headers: Headers, closing: bytes) -> bytes:
-    """Returns the head of an answer whose body is known. ``headers`` come after its own;
+    """Returns the head of an answer that has its whole body. ``headers`` come after its own;
     ``closing`` are the last lines."""
     length = [] if answer.size_bytes else [("Content-Length", str(len(answer.body)))]
     last = [("Connection", "close")] if answer.close else []

@@ -24,9 +24,9 @@ from lodefs.proxy.read.readahead_policy import (
     RandomReadWindow,
     Range,
     ReadAhead,
-    RefaultTracker,
     SmallFiles,
 )
+from lodefs.proxy.read.refault_tracker import RefaultTracker
 
 log = logging.getLogger("lodefs.cache")
 

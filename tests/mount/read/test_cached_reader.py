@@ -73,8 +73,8 @@ def test_ranges(place: Place) -> None:
 
 
 def test_a_known_entry_saves_lookups(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A read of a small file whose entry is known takes one look-up in the index, for its chunk; of
-    a complete large file none after the first."""
+    """If the entry of a small file is known, a read of it takes one look-up in the index, for its
+    chunk. A read of a complete large file takes none after the first."""
     place.warm()
     keys: list[bytes] = []
     get = place.view._kv.get

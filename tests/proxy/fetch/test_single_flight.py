@@ -461,8 +461,8 @@ def test_a_peer_waits_for_no_flight_that_waits_for_peers(rig: Rig) -> None:
 
 
 def test_a_peer_waits_for_no_flight_that_waits_for_it(rig: Rig) -> None:
-    """While a node is asked for chunks, it is not promised them, and what it asks of an owner is
-    read from the origin; others, and who waits already, may wait."""
+    """Nothing is promised to a node that is asked for the same chunks, and what it asks of an owner
+    is read from the origin. Other nodes may wait, and so may a node that waits already."""
 
     async def run() -> None:
         async with fetching(rig) as (fetcher, fills, pack_index, _):

@@ -11,13 +11,11 @@ from hypothesis import strategies as st
 from lodefs.proxy.read.readahead_policy import (
     KIB,
     MIB,
-    PACKS_MAX,
-    REFETCH_MISSES_KEPT,
     STREAMS_MAX,
     UNIT_SIZE_BYTES_MAX,
     ReadAhead,
-    RefaultTracker,
 )
+from lodefs.proxy.read.refault_tracker import MISSES_KEPT, PACKS_MAX, RefaultTracker
 
 PACK_BYTES = 64 * MIB
 FILE_BYTES = 100 * KIB
@@ -121,7 +119,7 @@ def test_misses_of_long_ago_say_nothing() -> None:
     refetches = RefaultTracker()
     for n in range(10):
         refetches.miss(pack(0), n * MIB // 4, n * MIB // 4 + FILE_BYTES)
-    for number in range(1, REFETCH_MISSES_KEPT + 1):
+    for number in range(1, MISSES_KEPT + 1):
         refetches.miss(pack(number), 0, FILE_BYTES)
     assert refetches.miss(pack(0), MIB, MIB + FILE_BYTES) == (MIB, MIB + FILE_BYTES)
 

@@ -13,7 +13,7 @@ from lodefs.chunkstore.protocol.wire import UsageReport
 from lodefs.proxy.cache.prefetch_accuracy import PrefetchAccuracy
 from lodefs.proxy.fetch import single_flight
 from lodefs.proxy.node import SnapshotFile
-from lodefs.proxy.read import readahead_policy
+from lodefs.proxy.read import refault_tracker
 from lodefs.proxy.runtime.counters import Counter
 from lodefs.proxy.service.store_node import StoreNode
 from tests.support.proxy.rig import MIB, Rig, file_of, read_file
@@ -53,7 +53,7 @@ def test_shuffled_files_of_a_set_of_three_caches_are_fetched_about_once(
     """Once the packs are known, an epoch fetches what it reads; before, and without the share of
     what was read, several times that."""
     # of a set as small as this one, most of it lies near to one of the last misses
-    monkeypatch.setattr(readahead_policy, "REFETCH_FOLLOWS_SIZE_BYTES", 0)
+    monkeypatch.setattr(refault_tracker, "FOLLOWS_SIZE_BYTES", 0)
     # what found no room is kept in memory, which has room for all of so small a set
     monkeypatch.setattr(single_flight, "KEPT_SIZE_BYTES_MAX", 0)
 
