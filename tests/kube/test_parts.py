@@ -11,7 +11,7 @@ from loadtests.kube.installation import CREDENTIALS, ENDPOINT, STORE, Installati
 from loadtests.kube.node import ROOT
 
 SOURCE = "s3://crawl/7"
-FILES = 6500  # parts of 2,000, of 4,000 and of 500 files
+FILES = 2600  # parts of 500, of 1,000 and of 1,100 files
 ENVIRONMENT = {**CREDENTIALS, "AWS_DEFAULT_REGION": "us-east-1", "AWS_ENDPOINT_URL": ENDPOINT}
 _FILL = """
 import sys, boto3
