@@ -1,4 +1,4 @@
-"""For how long threads waited for a processor: a disk is not to blame for that time."""
+"""For how long threads waited for a processor: neither a disk nor a peer is to blame for it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import threading
 from typing import NamedTuple
 
-WAIT_S_MAX = 2.0  # of one measurement; deadlines are those of real time
+WAIT_S_MAX = 2.0  # for one write or request; deadlines are those of real time
 
 
 class ProcessorWait(NamedTuple):

@@ -13,6 +13,7 @@ from lodefs.proxy.peers.membership.peer_health import PeerHealth
 from lodefs.proxy.peers.membership.peer_standing import log_change
 from lodefs.proxy.peers.membership.rendezvous import Owners
 from lodefs.proxy.peers.security.request_signing import Authenticator
+from lodefs.proxy.runtime.processor_wait import ProcessorWait
 
 
 def _logged_health() -> PeerHealth:
@@ -32,6 +33,7 @@ class PeerContext:
     upload: RateLimiter = field(default_factory=RateLimiter)
     download: RateLimiter = field(default_factory=RateLimiter)
     clock_s: Callable[[], float] = time.monotonic
+    begin_wait: Callable[[], ProcessorWait] = ProcessorWait.begin
     _owners: Owners = field(default_factory=Owners)
 
     def owners_of(self, pack: bytes) -> list[Peer]:

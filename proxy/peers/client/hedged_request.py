@@ -23,6 +23,7 @@ from lodefs.proxy.peers.client.request_plan import AskPeer, AskStore, GiveUp, Re
 from lodefs.proxy.peers.membership.peer import Peer, split_address
 from lodefs.proxy.peers.membership.peer_standing import Fault
 from lodefs.proxy.runtime.counters import Counter, Counts
+from lodefs.proxy.runtime.processor_wait import WAIT_S_MAX
 from lodefs.proxy.tracing.request_scope import outgoing_headers
 from lodefs.proxy.tracing.spans import NO_SPAN, Span, SpanKind, begin_span, within
 
@@ -32,7 +33,6 @@ log = logging.getLogger("lodefs.peers")
 
 # Bodies up to this size are always accepted, since refusals have bodies, too
 ANSWER_SIZE_BYTES_MIN = 64 * 1024
-STALLED_S_MAX = 2.0  # of a thread's waiting for a processor; deadlines are those of real time
 
 
 class BodyCheck(Protocol[T_co]):
@@ -106,7 +106,7 @@ class HedgedRequest(Generic[T]):
         self._running: dict[int, _Running[T]] = {}
         self._poll = select.poll()
         self._asked = False
-        self._stalled_s = 0.0
+        self._waited_s = 0.0  # for a processor, by polls that ended at their deadline
 
     def run(self) -> Found[T] | None:
         """Returns the answer; None if the store must be asked. Slower peers are dropped."""
@@ -170,9 +170,9 @@ class HedgedRequest(Generic[T]):
         return encode_request("GET", target, headers)
 
     def _clock_s(self) -> float:
-        """Returns the time without that in which this thread waited for a processor: peers are not
-        to blame for it."""
-        return self._context.clock_s() - self._stalled_s
+        """Returns the time without that in which this thread waited for a processor, for which no
+        peer is to blame."""
+        return self._context.clock_s() - self._waited_s
 
     def _ready(self, until_s: float) -> list[_Running[T]]:
         """Returns the attempts that can proceed; none after the given time."""
@@ -183,10 +183,10 @@ class HedgedRequest(Generic[T]):
         at_once = [one for one in self._running.values() if one.attempt.answer is not None]
         if at_once:
             return at_once
+        wait = self._context.begin_wait()
         found = self._poll.poll(max(wait_s, 0) * 1000)
         if not found:
-            stalled_s = self._stalled_s + max(self._clock_s() - until_s, 0.0)
-            self._stalled_s = min(stalled_s, STALLED_S_MAX)
+            self._waited_s = min(self._waited_s + wait.since_s(), WAIT_S_MAX)
         return [self._running[fd] for fd, _ in found if fd in self._running]
 
     def _until_s(self, until_s: float) -> float:
