@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from shutil import disk_usage
@@ -87,7 +87,7 @@ class Cache(CacheTables):
             raise
         self.prefetch_accuracy = PrefetchAccuracy(settings.size_bytes_max)
         self._policy = policy or FairLru()
-        self._eviction = Eviction(self, self._policy, self.prefetch_accuracy)
+        self.eviction = Eviction(self, self._policy, self.prefetch_accuracy)
 
     def set_limit(self, size_bytes_max: int) -> None:
         """Sets the limit of the cache's size."""
@@ -175,28 +175,6 @@ class Cache(CacheTables):
         file.read_bytes += size_bytes
         self._policy.touch(file, use, int(self.now_s()))
 
-    def free(self, size_bytes: int) -> None:
-        """Evicts files of at least ``size_bytes`` together, or all that are neither pinned nor in
-        use."""
-        self._eviction.free(size_bytes)
-
-    def evict(self, file: CacheFile) -> bool:
-        """Removes a file. Returns False if it is pinned, in use or gone already."""
-        return self._eviction.evict(file)
-
-    def drop(self, file: CacheFile, why: str, *, is_damaged: bool = True) -> None:
-        """Removes a file whose bytes are wrong, missing or unwanted, even if it is pinned or in
-        use."""
-        self._eviction.drop(file, why, is_damaged=is_damaged)
-
-    def drop_chunks(self, chunks: Collection[bytes], why: str) -> None:
-        """Drops each file that has one of the chunks, though its bytes are right."""
-        self._eviction.drop_chunks(chunks, why)
-
-    def finish_evictions(self) -> None:
-        """Completes the removal of files after a kill or a full disk interrupted it."""
-        self._eviction.finish()
-
     # --- storing chunks
 
     def store(
@@ -235,7 +213,7 @@ class Cache(CacheTables):
                 return None
             file, first = stack.enter_context(self._target(flat, size_bytes))
             if damage := file.damage():
-                self.drop(file, damage)
+                self.eviction.drop(file, damage)
                 return None
             return Reservation(self, file, first, chunks, places=stack.pop_all())
 
@@ -247,7 +225,7 @@ class Cache(CacheTables):
             surplus = 0
         shortage = self._shortage(size_bytes)
         if (surplus or shortage > 0) and not self._is_ending:
-            self.free(int(max(surplus, shortage)))
+            self.eviction.free(int(max(surplus, shortage)))
             shortage = self._shortage(size_bytes)
         with self.lock:
             fits = shortage <= 0 and self._would_use(size_bytes) <= limit
@@ -319,4 +297,4 @@ class Cache(CacheTables):
         log.warning("chunks are served without being cached: %s", error)
         if isinstance(error, NoSpace) or getattr(error, "errno", None) in FULL:
             surplus = self.used_bytes * (self.settings.high - self.settings.low)
-            self.free(max(int(surplus), 1))
+            self.eviction.free(max(int(surplus), 1))

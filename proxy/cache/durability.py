@@ -82,7 +82,8 @@ def check(
     if found.damages:
         first, more = found.damages[0], len(found.damages) - 1
         others = f", and {more} others" if more else ""
-        cache.drop(file, f"{first.size_bytes} bytes at {first.offset}: {first.what}{others}")
+        why = f"{first.size_bytes} bytes at {first.offset}: {first.what}{others}"
+        cache.eviction.drop(file, why)
         return False
     with file.lock:  # an eviction marks the file under it, and removes its rows afterwards
         if file.is_alive:
@@ -113,7 +114,7 @@ def _sync_file(cache: Cache, file: CacheFile, *, trusted: bool) -> None:
             raise unreadable(file, error) from error
         problem = str(error.strerror)
     if problem:
-        cache.drop(file, f"it cannot be synced to disk: {problem}")
+        cache.eviction.drop(file, f"it cannot be synced to disk: {problem}")
         return
     with file.lock:
         if not file.is_alive:

@@ -93,7 +93,7 @@ class Maintenance:
         steps: list[tuple[str, Pool, Callable[[], object]]] = [
             ("the cache is not synced to disk", disk, lambda: durability.sync(cache)),
             ("the times of last use are not stored", disk, lambda: durability.save_uses(cache)),
-            ("evictions are not completed", disk, cache.finish_evictions),
+            ("evictions are not completed", disk, cache.eviction.finish),
             ("expired pins are not removed", disk, cache.pins.expire),
             ("damage reports are not handled", self._own, self._check_reported),
             ("the scrub's coverage is unknown", disk, self._scrub.look),

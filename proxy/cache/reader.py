@@ -44,7 +44,7 @@ class CacheReader:
             why = f"{len(data)} bytes at {offset}, not {size_bytes}"
         if len(data) < size_bytes:
             if file.is_alive:
-                await self._pools.disk.run(self._cache.drop, file, why)
+                await self._pools.disk.run(self._cache.eviction.drop, file, why)
             return None
         self._cache.touch(file, Use.READ, size_bytes)
         return data
@@ -71,7 +71,7 @@ class CacheReader:
         for n, (place, chunk_id) in enumerate(chunks):
             is_known = place.file.is_trusted(self._cache.boot)
             if not is_known and read_chunk(place, chunk_id) is None:
-                self._cache.drop(place.file, f"chunk {chunk_id.hex()} has changed")
+                self._cache.eviction.drop(place.file, f"chunk {chunk_id.hex()} has changed")
                 return n
         return len(chunks)
 

@@ -38,7 +38,7 @@ def clean(
     progress.bytes_total, progress.bytes_done = sum(file.present_bytes for file in unsure), 0
     problem: Exception | None = None
     try:
-        cache.finish_evictions()
+        cache.eviction.finish()
         _remove_files(cache, stopping)
     except (OSError, LodefsError) as error:
         problem = error

@@ -78,7 +78,7 @@ class Reservation:
 
     def drop(self, why: str) -> None:
         """Drops the file, which was damaged."""
-        self._cache.drop(self.file, why)
+        self._cache.eviction.drop(self.file, why)
 
     def commit(self, *, are_copies: bool = False) -> Sequence[ChunkRun]:
         """Indexes the chunks, whose bytes are written. Returns where they lie. Raises: OSError,

@@ -23,9 +23,9 @@ from lodefs.proxy.fetch.cache_write import (
     CacheTarget,
     CacheWrite,
     FetchResult,
-    Part,
     RawChunks,
-    parts_of,
+    WritePart,
+    parts_to_write,
 )
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
@@ -111,7 +111,7 @@ class CacheFill:
 
     def _missing(
         self, pack_index: PackIndexVersion, unit: Unit
-    ) -> Iterator[tuple[range, list[Part]]]:
+    ) -> Iterator[tuple[range, list[WritePart]]]:
         """Yields the runs of chunks to fetch, and where they go."""
         index = pack_index.index
         places = self._cache.find(layout.chunk_keys(index.ids, unit.first, unit.count))
@@ -126,7 +126,7 @@ class CacheFill:
             settled = [done or is_gone for done, is_gone in zip(settled, gone, strict=True)]
         for first, count in missing_runs(settled, index.stored_sizes[unit.first : unit.end]):
             chunks = range(unit.first + first, unit.first + first + count)
-            yield chunks, parts_of(index, targets, chunks, settled[first : first + count])
+            yield chunks, parts_to_write(index, targets, chunks, settled[first : first + count])
 
     def touch_asked(self, runs: Iterable[Run], first: int, end: int) -> None:
         """Notes that a reader waited for the raw bytes [first, end) of a pack, of which runs were

@@ -38,7 +38,7 @@ class CacheTarget:
     shift: int = 0
 
 
-class Part(NamedTuple):
+class WritePart(NamedTuple):
     """Chunks [first, end) of a pack, for one file. Of these, the cache lacks those with the
     ``numbers``: ``chunks``, each once."""
 
@@ -71,7 +71,7 @@ class CacheWrite:
     """Writes the chunks of one read to the cache: this process does so itself, or a data process
     writes to the places that were reserved. For any thread."""
 
-    def __init__(self, cache: Cache, parts: Sequence[Part]) -> None:
+    def __init__(self, cache: Cache, parts: Sequence[WritePart]) -> None:
         self.parts = parts
         self.gate = cache.gate
         self._cache = cache
@@ -117,13 +117,13 @@ class CacheWrite:
         return written
 
 
-def parts_of(
+def parts_to_write(
     index: PackIndex, targets: Sequence[CacheTarget], chunks: range, are_here: Sequence[bool]
-) -> list[Part]:
+) -> list[WritePart]:
     """Returns the parts of a run of chunks, without those that are in the cache already. A chunk
     goes to the first of its targets."""
     left = {n for n, is_here in zip(chunks, are_here, strict=True) if not is_here}
-    parts: list[Part] = []
+    parts: list[WritePart] = []
     for target in targets:
         first, end = max(target.first, chunks.start), min(target.end, chunks.stop)
         numbers: list[int] = []
@@ -136,7 +136,7 @@ def parts_of(
                 coming[chunk_id] = Chunk(chunk_id, index.raw_sizes[n], offset)
         left.difference_update(range(first, end))
         if coming:
-            parts.append(Part(first, end, target, numbers, list(coming.values())))
+            parts.append(WritePart(first, end, target, numbers, list(coming.values())))
     return parts
 
 

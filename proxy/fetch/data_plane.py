@@ -25,7 +25,7 @@ from lodefs.proxy.cache.reservation import Chunk, Reservation
 from lodefs.proxy.data import order as orders
 from lodefs.proxy.data.order import FetchReport, FetchTask, WriteTarget
 from lodefs.proxy.data.processes import GRACE_S, DataProcesses, NotDone
-from lodefs.proxy.fetch.cache_write import CacheWrite, Part
+from lodefs.proxy.fetch.cache_write import CacheWrite, WritePart
 
 log = logging.getLogger("lodefs.data")
 
@@ -151,7 +151,7 @@ def _order_of(
     first: int,
     count: int,
     read: RangeOrder,
-    parts: Sequence[Part],
+    parts: Sequence[WritePart],
     places: Sequence[Reservation],
 ) -> FetchTask:
     index, end = pack_index.index, first + count

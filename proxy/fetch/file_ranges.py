@@ -106,7 +106,7 @@ class Demand(Protocol):
         """Reads ahead: the bytes are in the cache, or on their way."""
 
 
-class Part(NamedTuple):
+class RangePart(NamedTuple):
     """The beginning of a range: its place in the cache, or its bytes, if the cache has not taken
     them, or not yet, or if they are in memory anyway. ``fetched`` is None if the cache had it
     before."""
@@ -134,7 +134,7 @@ class FileRanges:
             found = file.extents.find(at)
         return found
 
-    async def ensure(self, file: DatasetFile, wanted: range, end: int, demand: Demand) -> Part:
+    async def ensure(self, file: DatasetFile, wanted: range, end: int, demand: Demand) -> RangePart:
         """Returns the beginning of a range of a file, which is fetched if the cache lacks it; the
         file's bytes up to ``end`` are looked up with it. Raises: Corrupt; the errors of
         fetching."""
@@ -145,17 +145,17 @@ class FileRanges:
                 place = await self._lookup(file, wanted.start, end, demand)
             if place is not None:
                 demand.started()
-                return Part(place, fetched)
+                return RangePart(place, fetched)
             position = await self._position(file, wanted.start, demand)
             position.pack_index.index.check_there(position.chunk, 1)
             fetched = await fetch(position, file, wanted, demand)
             if data := _joined(fetched.memory, position, wanted):
-                return Part(data, fetched)
+                return RangePart(data, fetched)
         raise position.not_kept()
 
     async def read(
         self, file: DatasetFile, wanted: range, end: int, demand: Demand
-    ) -> tuple[bytes, Part]:
+    ) -> tuple[bytes, RangePart]:
         """Does what ``ensure`` does, and returns the bytes as well."""
         fetched: FetchResult | None = None
         for _ in range(TRIES):
@@ -166,14 +166,14 @@ class FileRanges:
             cached, offset, size_bytes = part.found
             data = await self._reads.read(cached, offset, min(size_bytes, len(wanted)))
             if data is not None:
-                return data, Part(part.found, fetched)
+                return data, RangePart(part.found, fetched)
             file.extents.clear()
         position = await self._position(file, wanted.start, demand)
         fetched = await self._direct(position, file, wanted, demand)
         data = _joined(fetched.memory, position, wanted)
         if not data:
             raise position.not_kept()
-        return data, Part(data, fetched)
+        return data, RangePart(data, fetched)
 
     async def position(
         self, file: DatasetFile, at: int, *, from_origin: bool = False

@@ -79,7 +79,7 @@ class Purging:
                 self._recent.append((purge, LOOKS))
         chunks = {chunk for purge, _ in self._recent for chunk in purge.chunks}
         if chunks:
-            self._cache.drop_chunks(chunks, "it has purged bytes")
+            self._cache.eviction.drop_chunks(chunks, "it has purged bytes")
         followed = [purge.number for purge, left in self._recent if left == 1]
         if followed:
             self._kv.write([(_SEEN, (followed[-1] + 1).to_bytes(8, "little"))])

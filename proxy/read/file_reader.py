@@ -23,7 +23,7 @@ from lodefs.proxy.cache.eviction_policy import Use
 from lodefs.proxy.cache.reader import CacheReader
 from lodefs.proxy.fetch.cache_fill import Unit
 from lodefs.proxy.fetch.cache_write import Refusal
-from lodefs.proxy.fetch.file_ranges import ChunkPosition, FileRanges, Part
+from lodefs.proxy.fetch.file_ranges import ChunkPosition, FileRanges, RangePart
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.node import Extent, Located, SnapshotFile
 from lodefs.proxy.read.flat_completion import FlatCompletion
@@ -246,14 +246,14 @@ class FileReader:
             stream.advanced = step.end
         return range(at, min(step.end, at + piece_size_bytes))
 
-    def _deliver(self, stream: FileStream, repo: str, size_bytes: int, part: Part) -> None:
+    def _deliver(self, stream: FileStream, repo: str, size_bytes: int, part: RangePart) -> None:
         """Notes that a stream delivers its next bytes now."""
         self._count(stream, repo, size_bytes, part)
         stream.at += size_bytes
         if stream.at == stream.known.size_bytes:
             self._completion.note(stream.known)
 
-    def _count(self, stream: FileStream, repo: str, size_bytes: int, part: Part) -> None:
+    def _count(self, stream: FileStream, repo: str, size_bytes: int, part: RangePart) -> None:
         """Counts bytes of a stream by their source, and heeds how they were found."""
         source, known = Source.CACHE, stream.known
         if part.fetched is not None:

@@ -151,7 +151,7 @@ class DatasetEviction:
             file = self._cache.file(number)
             if file is None:
                 continue
-            if number not in held and (dry_run or self._cache.evict(file)):
+            if number not in held and (dry_run or self._cache.eviction.evict(file)):
                 files += 1
                 freed_bytes += file.present_bytes
                 wanted_bytes += size_bytes

@@ -217,7 +217,7 @@ def test_a_cache_in_use_is_checked(rig: Rig) -> None:
 
 def test_what_is_evicted_meanwhile_is_no_damage(rig: Rig) -> None:
     """Files that are evicted between the list and the look are not told."""
-    assert in_use(rig, lambda node: node._cache.free(64 * MIB)) == []
+    assert in_use(rig, lambda node: node._cache.eviction.free(64 * MIB)) == []
 
 
 def test_no_cache(tmp_path: Path) -> None:

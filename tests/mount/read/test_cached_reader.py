@@ -180,7 +180,7 @@ def test_evicted_files_are_asked_for_and_let_go(place: Place) -> None:
     place.warm()
     place.warm()  # directly
     for file in list(place.node._cache.files.values()):
-        assert place.node._cache.evict(file)
+        assert place.node._cache.eviction.evict(file)
     assert any("(deleted)" in target for target in open_targets(place.cache))
     with place.asked(DATA):  # what is open has the right bytes yet
         assert place.read(b"big", 5, 100) == BIG[5:105]
@@ -501,7 +501,7 @@ def act(place: Place, what: object, *how: object) -> None:
         case _, (int(n),) if files:
             file = files[n % len(files)]
             if what == "evict":
-                place.node._cache.evict(file)
+                place.node._cache.eviction.evict(file)
             elif file.path.exists():
                 (os.unlink if what == "delete" else cut)(file.path)
 

@@ -117,7 +117,7 @@ def test_harm_to_the_cache_under_a_mount(rigged: Rigged, harm: str) -> None:
     until(rigged.reads_without_proxy)
     for file in list(rigged.node._cache.files.values()):
         if harm == "evict":
-            rigged.node._cache.evict(file)
+            rigged.node._cache.eviction.evict(file)
         elif harm == "delete":
             file.path.unlink()
         else:

@@ -79,7 +79,7 @@ class Opened:
         if place is None:
             return None
         if not place.file.is_trusted(self.cache.boot) and read_chunk(place, chunk_id) is None:
-            self.cache.drop(place.file, "wrong bytes")
+            self.cache.eviction.drop(place.file, "wrong bytes")
             return None
         with place.file.in_use() as fd:
             return os.pread(fd, place.size_bytes, place.offset)
@@ -219,10 +219,10 @@ def test_eviction_takes_the_least_recently_used_and_unlinks_it(path: Path) -> No
             opened.cache.flats[digest_of(content)].last_use_s = n
         oldest = opened.cache.flats[digest_of(BIG[0])]
         with oldest.in_use() as fd:
-            opened.cache.free(1)  # it is in use: the next one goes
+            opened.cache.eviction.free(1)  # it is in use: the next one goes
             assert oldest.is_alive
             assert opened.cache.flats.get(digest_of(BIG[1])) is None
-            opened.cache.drop(oldest, "a test")
+            opened.cache.eviction.drop(oldest, "a test")
             assert os.pread(fd, len(BIG[0]), 0) == BIG[0]
         opened.cache.trim()
         assert oldest.fd == -1
@@ -268,7 +268,7 @@ def test_a_full_disk_keeps_nothing_and_breaks_nothing(path: Path, where: str) ->
     with opened_at(path, step=step) as opened:
         assert opened.store_small(SMALL[:5])
         full[0] = True
-        opened.cache.free = lambda _size_bytes: None  # type: ignore[method-assign, assignment]
+        opened.cache.eviction.free = lambda _size_bytes: None  # type: ignore[method-assign, assignment]
         assert opened.store_small(SMALL[5:]) is (where == "create")  # the slab is there already
         assert not opened.store_big(BIG[0], 0, 1000)
         full[0] = False
@@ -301,9 +301,9 @@ def _life(opened: Opened) -> None:
     opened.store_big(BIG[0], 0, 1000)
     opened.store_small(SMALL[6:12])
     opened.store_big(BIG[1], 0, 10)
-    opened.cache.free(1)
+    opened.cache.eviction.free(1)
     opened.store_small(SMALL[12:])
-    opened.cache.free(4 * MIB)
+    opened.cache.eviction.free(4 * MIB)
     opened.store_big(BIG[1], 0, 10)
     durability.sync(opened.cache)
 
@@ -403,7 +403,7 @@ def test_file_numbers_are_never_used_again(path: Path) -> None:
             numbers = set(opened.cache.files)
             assert not numbers & seen
             seen |= numbers
-            opened.cache.free(100 * MIB)
+            opened.cache.eviction.free(100 * MIB)
 
 
 def test_a_second_owner_is_refused(path: Path) -> None:
@@ -480,7 +480,7 @@ def test_a_disk_smaller_than_the_limit(small_disk: Path, polite: bool) -> None:
                 hog.unlink()
         assert stored
         assert opened.counts.values[Counter.FILLED_BYTES] > 24 * MIB
-        opened.cache.finish_evictions()
+        opened.cache.eviction.finish()
         check_figures(opened)
 
 
@@ -511,7 +511,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(size_bytes=st.integers(1, 3 * MIB))
     def free(self, size_bytes: int) -> None:
-        self.opened.cache.free(size_bytes)
+        self.opened.cache.eviction.free(size_bytes)
 
     @rule()
     def sync(self) -> None:

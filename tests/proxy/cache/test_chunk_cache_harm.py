@@ -100,7 +100,7 @@ def test_a_file_that_is_dropped_while_it_is_written(cache: Cache) -> None:
 
     def step(name: str) -> None:
         if name == "data":
-            cache.drop(slab, "a test wants it")
+            cache.eviction.drop(slab, "a test wants it")
 
     cache.step = step
     assert not cache.store(new(2), None)

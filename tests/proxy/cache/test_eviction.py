@@ -72,7 +72,7 @@ def test_a_reader_with_an_old_view_finds_right_bytes_or_none(
     fill(cache)
     old = Reader(settings.path, tmp_path / "old")
     assert [old.read(raw) for raw in [*SMALL, BIG]] == [*SMALL, BIG]
-    cache.free(100 * MIB)
+    cache.eviction.free(100 * MIB)
     fresh = [bytes([n]) * 50_000 for n in range(10)]
     cache.store([chunk_of(raw) for raw in fresh], None)
     assert [old.read(raw) for raw in [*SMALL, BIG]] == [None] * 11
@@ -87,7 +87,7 @@ def test_no_rows_stay_behind(settings: CacheSettings) -> None:
     counts = Counts()
     cache = Cache(settings, counts, call_soon=at_once)
     fill(cache)
-    cache.free(100 * MIB)
+    cache.eviction.free(100 * MIB)
     for table in (layout.CHUNKS, layout.FILES, layout.RUNS, layout.FLATS):
         assert list(cache.kv.scan(table)) == []
     assert counts.values[Counter.EVICTED_FILES] == 2
@@ -102,7 +102,7 @@ def test_a_chunk_that_moved_keeps_its_row(settings: CacheSettings) -> None:
     chunk = chunk_of(BIG)
     cache.store([chunk], Flat(digest_of(BIG), len(BIG)))
     cache.store([chunk], None)
-    cache.evict(cache.flats[digest_of(BIG)])
+    cache.eviction.evict(cache.flats[digest_of(BIG)])
     (place,) = cache.find([layout.chunk_key(digest_of(BIG))])
     assert place is not None
     with place.file.in_use() as fd:
@@ -139,10 +139,10 @@ def test_a_file_that_cannot_be_removed_now_goes_later(
 
     with monkeypatch.context() as broken:
         broken.setattr(Path, "unlink", refuse)
-        cache.free(100 * MIB)
+        cache.eviction.free(100 * MIB)
     assert slab.exists()
     assert (cache.used_bytes, cache.files, len(cache.evicted)) == (0, {}, 2)
-    cache.finish_evictions()
+    cache.eviction.finish()
     assert not slab.exists()
     assert list(cache.kv.scan(layout.FILES)) == []
     cache.close()
@@ -155,11 +155,11 @@ def test_a_full_index_does_not_stop_eviction(settings: CacheSettings) -> None:
     fill(cache)
     cache.kv = full = _Full(cache.kv)
     full.is_full = True
-    cache.free(100 * MIB)
+    cache.eviction.free(100 * MIB)
     assert cache.used_bytes == 0
     assert not [path for path in settings.path.glob("[fs]*/*/*") if path.is_file()]
     assert cache.find([layout.chunk_key(digest_of(BIG))]) == [None]
     full.is_full = False
-    cache.finish_evictions()
+    cache.eviction.finish()
     assert list(cache.kv.scan(layout.CHUNKS)) == list(cache.kv.scan(layout.FILES)) == []
     cache.close()

@@ -100,6 +100,6 @@ def test_a_cache_evicts_by_its_policy(
     files = [cache.store([one], Flat(one[0].id, MIB))[0].file for one in chunks]
     for n in (0, 0, 1):
         cache.touch(files[n], Use.READ, 1)
-    cache.free(1)
+    cache.eviction.free(1)
     assert [file.is_alive for file in files] == [stays == 0, stays == 1]
     cache.close()

@@ -82,11 +82,11 @@ def test_pinned_files_are_not_evicted(rig: Rig) -> None:
     assert kept and gone
     rig.pins.put(PIN, row(2000))
     assert rig.pins.hold(PIN, [kept])
-    rig.cache.free(100 * MIB)
+    rig.cache.eviction.free(100 * MIB)
     assert list(rig.cache.files) == [kept.number]
-    assert not rig.cache.evict(kept)
+    assert not rig.cache.eviction.evict(kept)
     rig.now_s = 2000
-    rig.cache.free(100 * MIB)
+    rig.cache.eviction.free(100 * MIB)
     assert not rig.cache.files
 
 
@@ -99,7 +99,7 @@ def test_pins_outlive_the_process(rig: Rig) -> None:
     rig.pins.hold(PIN, [kept])
     rig.restart()
     assert rig.pins.listed()[PIN].row == row(2000)
-    rig.cache.free(100 * MIB)
+    rig.cache.eviction.free(100 * MIB)
     assert list(rig.cache.files) == [kept.number]
     assert rig.pins.pinned_bytes() == MIB
     assert rig.pins.pinned_bytes(but=PIN) == 0
@@ -161,7 +161,7 @@ def test_a_file_that_has_gone_cannot_be_held(rig: Rig) -> None:
     first, second = rig.store(1), rig.store(2)
     assert first and second
     rig.pins.put(PIN, row(2000))
-    rig.cache.evict(second)
+    rig.cache.eviction.evict(second)
     assert not rig.pins.hold(PIN, [first, second])
     assert not rig.is_pinned(first)
     assert not rig.pins.hold(OTHER, [first])
@@ -173,7 +173,7 @@ def test_a_damaged_file_goes_although_it_is_pinned(rig: Rig) -> None:
     assert kept
     rig.pins.put(PIN, row(2000))
     rig.pins.hold(PIN, [kept])
-    rig.cache.drop(kept, "wrong bytes")
+    rig.cache.eviction.drop(kept, "wrong bytes")
     assert not rig.cache.files
     assert rig.pins.pinned_bytes() == 0
 
@@ -296,7 +296,7 @@ class PinsAndEvictions(RuleBasedStateMachine):
 
     @rule(size_bytes=st.integers(1, 10 * MIB))
     def free(self, size_bytes: int) -> None:
-        self.rig.cache.free(size_bytes)
+        self.rig.cache.eviction.free(size_bytes)
 
     @rule(seconds=st.integers(1, 30))
     def wait(self, seconds: int) -> None:

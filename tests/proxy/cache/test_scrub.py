@@ -208,7 +208,7 @@ def test_an_eviction_takes_the_row_along(life: Life) -> None:
     with life.running():
         wait(lambda: all(file.checked_s == life.now_s for file in life.files))
     assert len(list(life.cache.kv.scan(layout.CHECKED))) == 4
-    life.cache.free(64 * MIB)
+    life.cache.eviction.free(64 * MIB)
     assert list(life.cache.kv.scan(layout.CHECKED)) == []
 
 
@@ -271,7 +271,7 @@ def test_a_file_that_goes_meanwhile_is_no_damage(life: Life) -> None:
     """An eviction during the check leaves no row, and nothing is counted."""
     life.later(5)
     file = life.scrub._due()[0]
-    life.load.is_busy = lambda: life.cache.evict(file)  # type: ignore[method-assign]
+    life.load.is_busy = lambda: life.cache.eviction.evict(file)  # type: ignore[method-assign]
     life.scrub._owed_bytes = scrubbing.PIECE_SIZE_BYTES
     life.check(file)
     assert not file.is_alive

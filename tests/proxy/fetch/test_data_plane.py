@@ -192,7 +192,7 @@ def test_nobody_notices_that_processes_end(
             with repeated(harm, data.processes):
                 async with asyncio.timeout(WAIT_S):
                     while lost() < 3:
-                        node._cache.free(64 * MIB)
+                        node._cache.eviction.free(64 * MIB)
                         await all_read_right(node)
             await all_read_right(node)
         async with rig.node() as later:
@@ -220,7 +220,7 @@ def test_files_that_are_cut_while_orders_run_are_not_trusted(rig: DiskRig, to_by
             with repeated(harm, data.processes):
                 async with asyncio.timeout(WAIT_S):
                     while not (cuts and node.counts.values[Counter.CACHE_CORRUPT]):
-                        node._cache.free(64 * MIB)
+                        node._cache.eviction.free(64 * MIB)
                         await all_read_right(node)
             await all_read_right(node)
         async with rig.node() as later:

@@ -68,11 +68,11 @@ def test_a_file_evicted_while_it_is_read_goes_on(rig: Rig) -> None:
             file = await file_of(node, b"big/3")
             stream = await node.files.open(file, 0, file.entry.size_bytes)
             pieces = [bytes(stream.first)]
-            node._cache.free(100 * MIB)
+            node._cache.eviction.free(100 * MIB)
             node._cache.trim()
             async for piece in stream:
                 pieces.append(bytes(piece))
-                node._cache.free(100 * MIB)
+                node._cache.eviction.free(100 * MIB)
                 node._cache.trim()
             await stream.aclose()
             assert b"".join(pieces) == BIGS[b"big/3"]

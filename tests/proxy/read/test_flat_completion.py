@@ -180,7 +180,7 @@ def test_chunks_are_found_where_they_were(rig: Rig) -> None:
         await report(node, b"big")
         assert await is_complete(node, b"big")
         (flat,) = node._cache.flats.values()
-        node._cache.drop(flat, "a test")
+        node._cache.eviction.drop(flat, "a test")
         rig.reset()
         assert await read_path(node, b"big") == BIG
         assert not rig.objects.ranges

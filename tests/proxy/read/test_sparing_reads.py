@@ -115,7 +115,7 @@ def test_what_mounts_read_counts_as_read(rig: Rig, tmp_path: Path) -> None:
             assert 0 < unread_bytes < slab.present_bytes
             await node.used(UsageReport([slab.number], 1, 600, stored_bytes=400))
             assert slab.unread_bytes == unread_bytes - 1000
-            node._cache.free(64 * MIB)
+            node._cache.eviction.free(64 * MIB)
             assert node.counts.values[Counter.EVICTED_UNREAD_BYTES] == unread_bytes - 1000
 
     rig.directory = tmp_path

@@ -157,7 +157,7 @@ def test_pins_only(rig: Rig) -> None:
         assert (len(view.pins), view.cache_files) == (1, 0)
         assert node.status()["cache_used_bytes"] == used
         assert (await node.cache_control.pins()).pins == []
-        node._cache.free(100 * MIB)
+        node._cache.eviction.free(100 * MIB)
         assert node.status()["cache_used_bytes"] == 0
 
     run(rig, work)

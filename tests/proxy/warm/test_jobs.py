@@ -198,13 +198,13 @@ def test_pinned_data_survives_eviction_and_restart(rig: Rig) -> None:
         assert status.state == "done"
         assert status.pinned_until_s is not None
         await warm(node, WarmRequest(REPO, paths=["big"]))
-        node._cache.free(1000 * MIB)
+        node._cache.eviction.free(1000 * MIB)
         await check_all_here(rig, node, list(SMALL))
 
     run(rig, work)
 
     async def next_process(node: StoreNode) -> None:
-        node._cache.free(1000 * MIB)
+        node._cache.eviction.free(1000 * MIB)
         (pin,) = (await node.cache_control.pins()).pins
         assert (pin.path, pin.is_complete) == ("small", True)
         await check_all_here(rig, node, list(SMALL))
@@ -219,7 +219,7 @@ def test_data_that_is_here_is_pinned_too(rig: Rig) -> None:
         await warm(node)
         status = await warm(node, WarmRequest(REPO, pin_s=3600))
         assert status.fetched_bytes == 0
-        node._cache.free(1000 * MIB)
+        node._cache.eviction.free(1000 * MIB)
         await check_all_here(rig, node)
 
     run(rig, work)
