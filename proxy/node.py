@@ -34,7 +34,7 @@ from lodefs.chunkstore.protocol.wire import (
 )
 from lodefs.chunkstore.protocol.wire import Entry as Entry
 from lodefs.chunkstore.types import Buffer
-from lodefs.proxy.runtime.counters import Counts
+from lodefs.proxy.metrics.counters import Counts
 
 
 def no_job(job_id: str) -> NotFound:

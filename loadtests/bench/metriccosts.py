@@ -15,9 +15,9 @@ from loadtests.results import Result
 from lodefs.chunkstore.protocol.figures.mount_counts import Column, MountDescription, Operation
 from lodefs.mount.shm.traffic_counters import TrafficTable
 from lodefs.proxy.api.fast_path import FastPath, KnownHeaders, Target, parse_plain_get
+from lodefs.proxy.metrics.counters import Counts
+from lodefs.proxy.metrics.server_metrics import MetricInputs, Metrics, RequestCounter
 from lodefs.proxy.node import Extent, Files
-from lodefs.proxy.runtime.counters import Counts
-from lodefs.proxy.runtime.metrics import MetricInputs, Metrics, RequestCounter
 from lodefs.proxy.service.mount_families import MountFamilies
 
 MOUNTS = 100

@@ -21,8 +21,8 @@ from lodefs.chunkstore.objects.interface import ObjectInfo, ObjectStore, Part
 from lodefs.chunkstore.objects.open_url import open_objects
 from lodefs.chunkstore.repo.store import Store, open_store
 from lodefs.proxy.cache.tables import CacheSettings
+from lodefs.proxy.metrics.counters import Counter
 from lodefs.proxy.node import SnapshotFile
-from lodefs.proxy.runtime.counters import Counter
 from lodefs.proxy.service.store_node import NodeSettings, StoreNode
 
 REPO = "bench/sets"

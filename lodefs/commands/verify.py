@@ -283,7 +283,7 @@ def _check_reported(directory: Path) -> None:
     from lodefs.proxy.cache.chunk_cache import Cache
     from lodefs.proxy.cache.recovery import check_reported
     from lodefs.proxy.cache.tables import CacheSettings
-    from lodefs.proxy.runtime.counters import Counts
+    from lodefs.proxy.metrics.counters import Counts
 
     cache = Cache(CacheSettings(directory, size_bytes_max=1 << 62), Counts())
     try:

@@ -20,9 +20,9 @@ from time import perf_counter
 from typing import NamedTuple
 
 from lodefs.proxy.api.response_slots import ResponseSlots
+from lodefs.proxy.metrics.histogram import LATENCY_BOUNDS_S
+from lodefs.proxy.metrics.server_metrics import Metrics, RequestCounter
 from lodefs.proxy.node import Extent, Files
-from lodefs.proxy.runtime.histogram import LATENCY_BOUNDS_S
-from lodefs.proxy.runtime.metrics import Metrics, RequestCounter
 from lodefs.proxy.runtime.thread_pools import REMOTE
 
 ANSWER_SIZE_BYTES_MAX = 1 << 20  # longer answers are streamed by the ordinary path

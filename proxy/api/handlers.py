@@ -14,9 +14,9 @@ from lodefs.proxy.api.control_handlers import CacheControlHandlers
 from lodefs.proxy.api.request import Request
 from lodefs.proxy.api.responses import Answer, failure_answer, json_answer, msgpack_answer
 from lodefs.proxy.api.routes import Route
+from lodefs.proxy.metrics import exposition
+from lodefs.proxy.metrics.server_metrics import Metrics
 from lodefs.proxy.node import NodeService, SnapshotFile
-from lodefs.proxy.runtime import exposition
-from lodefs.proxy.runtime.metrics import Metrics
 
 Handler = Callable[[Route, Request], Awaitable[Answer]]
 HEADERS = (

@@ -20,9 +20,9 @@ from lodefs.proxy.api import ranges
 from lodefs.proxy.api.fast_path import Target
 from lodefs.proxy.api.ranges import ByteRange, Outcome, Unsatisfiable, evaluate, range_applies
 from lodefs.proxy.api.request import Request
+from lodefs.proxy.metrics.repository_reads import OF_ORIGIN, Source
+from lodefs.proxy.metrics.server_metrics import NO_SOURCE, Metrics
 from lodefs.proxy.node import ByteStream, Files, Located, Pieces, SnapshotFile
-from lodefs.proxy.runtime.metrics import NO_SOURCE, Metrics
-from lodefs.proxy.runtime.repository_reads import OF_ORIGIN, Source
 from lodefs.proxy.tracing.request_scope import request_id
 
 log = logging.getLogger("lodefs.proxy")

@@ -34,7 +34,7 @@ from lodefs.proxy.cache.tables import (
     never,
     no_step,
 )
-from lodefs.proxy.runtime.counters import Counter, Counts
+from lodefs.proxy.metrics.counters import Counter, Counts
 from lodefs.proxy.runtime.thread_pools import current_owner
 
 log = logging.getLogger("lodefs.cache")

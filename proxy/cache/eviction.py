@@ -20,7 +20,7 @@ from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.eviction_policy import EvictionPolicy
 from lodefs.proxy.cache.prefetch_accuracy import PrefetchAccuracy
 from lodefs.proxy.cache.tables import CacheTables
-from lodefs.proxy.runtime.counters import Counter
+from lodefs.proxy.metrics.counters import Counter
 
 log = logging.getLogger("lodefs.cache")
 

@@ -18,7 +18,7 @@ from lodefs.chunkstore.system.progress import Progress
 from lodefs.proxy.cache import durability, recovery
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.scrub import Scrub
-from lodefs.proxy.runtime.counters import Counter
+from lodefs.proxy.metrics.counters import Counter
 from lodefs.proxy.runtime.thread_pools import Pool, Pools
 
 log = logging.getLogger("lodefs.cache")

@@ -23,7 +23,7 @@ from lodefs.chunkstore.nodecache.kv import Row
 from lodefs.chunkstore.nodecache.layout import PinRow
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.tables import CacheTables
-from lodefs.proxy.runtime.counters import Counter
+from lodefs.proxy.metrics.counters import Counter
 
 log = logging.getLogger("lodefs.cache")
 

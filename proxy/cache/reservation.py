@@ -14,7 +14,7 @@ from lodefs.chunkstore.nodecache.layout import FileKind
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.eviction_policy import Use
-from lodefs.proxy.runtime.counters import Counter
+from lodefs.proxy.metrics.counters import Counter
 
 if TYPE_CHECKING:
     from lodefs.proxy.cache.chunk_cache import Cache

@@ -26,7 +26,7 @@ from lodefs.proxy.cache import durability
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.config import SCRUB_BYTES_PER_S, SCRUB_DAYS
-from lodefs.proxy.runtime.counters import Counter
+from lodefs.proxy.metrics.counters import Counter
 
 log = logging.getLogger("lodefs.cache")
 

@@ -19,7 +19,7 @@ from lodefs.chunkstore.nodecache.layout import FileKind, FileRow, FileState
 from lodefs.chunkstore.system.fd_limit import CACHE_FILES_MAX, INDEX_FILES_MAX
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.directory import CacheDir
-from lodefs.proxy.runtime.counters import Counts
+from lodefs.proxy.metrics.counters import Counts
 from lodefs.proxy.runtime.write_gate import UNWRITTEN_SIZE_BYTES_MAX, WriteGate
 
 SLAB_SIZE_BYTES_MAX = 64 * 1024 * 1024

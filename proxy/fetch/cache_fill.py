@@ -31,7 +31,7 @@ from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.pack_source import NOBODY, FillListener, KnownWrongChunk, PackSource
 from lodefs.proxy.fetch.purged_chunks import PurgedChunks
-from lodefs.proxy.runtime.counters import Counter
+from lodefs.proxy.metrics.counters import Counter
 
 log = logging.getLogger("lodefs.cache")
 

@@ -14,7 +14,7 @@ from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.cache.chunk_cache import Cache, Flat
 from lodefs.proxy.cache.extents import Run
 from lodefs.proxy.cache.reservation import Chunk, ChunkRun, Reservation
-from lodefs.proxy.runtime.counters import Counter
+from lodefs.proxy.metrics.counters import Counter
 
 RawChunks = dict[int, Buffer]  # raw bytes by the chunk's number in the pack
 

@@ -21,7 +21,7 @@ from lodefs.proxy.cache.extents import Run
 from lodefs.proxy.fetch.cache_write import CacheWrite, FetchResult, RawChunks
 from lodefs.proxy.fetch.data_plane import DataPlane
 from lodefs.proxy.fetch.known_damage import DamagedChunks
-from lodefs.proxy.runtime.counters import Counter, Counts
+from lodefs.proxy.metrics.counters import Counter, Counts
 from lodefs.proxy.tracing.spans import SpanKind, spanned
 from lodefs.proxy.tracing.traced_objects import store_attributes
 

@@ -24,7 +24,7 @@ from lodefs.chunkstore.repo.range_planner import UNIT_STORED_BYTES_MAX
 from lodefs.proxy.fetch.cache_fill import CacheFill, Unit, part_of
 from lodefs.proxy.fetch.cache_write import FetchResult
 from lodefs.proxy.fetch.flight import Flight, Follower, name_of
-from lodefs.proxy.runtime.counters import Counter, Counts
+from lodefs.proxy.metrics.counters import Counter, Counts
 from lodefs.proxy.runtime.thread_pools import Pools, current_owner
 from lodefs.proxy.tracing.request_scope import sampled_trace_id
 

@@ -14,7 +14,7 @@ from lodefs.proxy.api import routes
 from lodefs.proxy.api.fast_path import PlainGet
 from lodefs.proxy.api.handlers import HEADERS
 from lodefs.proxy.api.responses import Answer
-from lodefs.proxy.runtime.metrics import NO_SOURCE
+from lodefs.proxy.metrics.server_metrics import NO_SOURCE
 from lodefs.proxy.tracing.request_scope import ID_HEADER, SCOPE_HEADERS
 from lodefs.proxy.tracing.spans import Attribute, Span
 

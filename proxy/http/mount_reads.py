@@ -25,8 +25,8 @@ from lodefs.proxy.api.ranges import ByteRange
 from lodefs.proxy.api.response_slots import AnswerPlace, ResponseSlots
 from lodefs.proxy.api.responses import Answer
 from lodefs.proxy.http import http_request
+from lodefs.proxy.metrics.server_metrics import NO_SOURCE, Metrics
 from lodefs.proxy.node import Files, SnapshotFile
-from lodefs.proxy.runtime.metrics import NO_SOURCE, Metrics
 from lodefs.proxy.runtime.thread_pools import current_owner
 from lodefs.proxy.tracing.request_scope import ID_HEADER, serving
 from lodefs.proxy.tracing.spans import Tracer

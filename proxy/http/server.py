@@ -52,11 +52,11 @@ from lodefs.proxy.http.mount_reads import MountReads
 from lodefs.proxy.http.token_watch import TokenWatch
 from lodefs.proxy.hub.hub_handlers import HubHandlers
 from lodefs.proxy.lfs.lfs_handlers import LfsHandlers
+from lodefs.proxy.metrics.server_metrics import NO_SOURCE, MetricInputs, Metrics, Use
 from lodefs.proxy.node import NodeService
 from lodefs.proxy.page.live_feed import LiveFeed
 from lodefs.proxy.page.page_handlers import PageHandlers
 from lodefs.proxy.peers.server import PEERS, PeerServer
-from lodefs.proxy.runtime.metrics import NO_SOURCE, MetricInputs, Metrics, Use
 from lodefs.proxy.runtime.thread_pools import current_owner, is_remote, remote_owner
 from lodefs.proxy.s3.errors import S3Error, error_answer
 from lodefs.proxy.s3.hot_objects import HotObjects

@@ -39,8 +39,8 @@ from lodefs.proxy.hub.target import (
     form_of,
     parse_target,
 )
+from lodefs.proxy.metrics.server_metrics import Metrics
 from lodefs.proxy.node import NodeService, SnapshotFile
-from lodefs.proxy.runtime.metrics import Metrics
 
 PAGE_ENTRIES_MAX, EXPANDED_MAX = 1000, 50  # as of the hub
 SIBLINGS_MAX = 50_001  # above 50,000 clients ask for the tree, since the hub's list may end there

@@ -22,8 +22,8 @@ from lodefs.chunkstore.protocol.cache_control import PinView, WarmStatus
 from lodefs.chunkstore.protocol.figures.mount_counts import Column, MountCounts, read_all
 from lodefs.proxy.api import disclosure
 from lodefs.proxy.api.request import Reader
+from lodefs.proxy.metrics.counters import Counts
 from lodefs.proxy.node import NodeService
-from lodefs.proxy.runtime.counters import Counts
 
 SAMPLE_S = 2.0
 STATE_S = 6.0

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from lodefs.proxy.config import Config
 from lodefs.proxy.fetch.chunk_reader import ChunkReader
 from lodefs.proxy.fetch.pack_source import PackSource
+from lodefs.proxy.metrics.counters import Counts
 from lodefs.proxy.node import Upstream
 from lodefs.proxy.peers.client.connection_pool import IDLE_MAX, ConnectionPool
 from lodefs.proxy.peers.client.context import PeerContext
@@ -29,7 +30,6 @@ from lodefs.proxy.peers.membership.readiness import probe
 from lodefs.proxy.peers.security.credentials import Credentials
 from lodefs.proxy.peers.security.tls import TlsFiles
 from lodefs.proxy.peers.server import PeerJobServer, PeerServer
-from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.thread_pools import Pool
 from lodefs.proxy.warm.cluster_jobs import ClusterWarmer
 

@@ -28,12 +28,12 @@ from lodefs.proxy.api.responses import OCTETS, Answer, json_answer
 from lodefs.proxy.api.routes import parse_query
 from lodefs.proxy.fetch.chunk_reader import ChunkReader
 from lodefs.proxy.fetch.flight import Follower
+from lodefs.proxy.metrics.counters import Counter, Counts
 from lodefs.proxy.node import Upstream
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.recipients import Recipients
 from lodefs.proxy.peers.security.request_signing import claimed
-from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.thread_pools import paused
 from lodefs.proxy.warm.cluster_jobs import ClusterWarmer
 

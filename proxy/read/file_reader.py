@@ -25,13 +25,13 @@ from lodefs.proxy.fetch.cache_fill import Unit
 from lodefs.proxy.fetch.cache_write import Refusal
 from lodefs.proxy.fetch.file_ranges import ChunkPosition, FileRanges, RangePart
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
+from lodefs.proxy.metrics.counters import Counter
+from lodefs.proxy.metrics.repository_reads import OF_ORIGIN, Source
 from lodefs.proxy.node import Extent, Located, SnapshotFile
 from lodefs.proxy.read.flat_completion import FlatCompletion
 from lodefs.proxy.read.namespace import Namespace
 from lodefs.proxy.read.readahead import ReadaheadScheduler, ReadFile
 from lodefs.proxy.read.readahead_policy import MIB, Range
-from lodefs.proxy.runtime.counters import Counter
-from lodefs.proxy.runtime.repository_reads import OF_ORIGIN, Source
 from lodefs.proxy.runtime.thread_pools import Pools, current_owner, is_remote
 
 log = logging.getLogger("lodefs.cache")

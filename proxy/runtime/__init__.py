@@ -1,1 +1,1 @@
-"""Thread pools, counters, metrics, backoff: the base of the whole proxy."""
+"""Thread pools, processes and retries: the base of the whole proxy."""

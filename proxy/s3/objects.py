@@ -23,9 +23,9 @@ from lodefs.proxy.api.responses import (
     fast_path_target,
     source_of,
 )
+from lodefs.proxy.metrics.server_metrics import Metrics
 from lodefs.proxy.node import Files, Names, SnapshotFile
 from lodefs.proxy.read.symlinks import linked_file
-from lodefs.proxy.runtime.metrics import Metrics
 from lodefs.proxy.s3.buckets import ObjectPlace, no_such_key
 from lodefs.proxy.s3.documents import http_time
 from lodefs.proxy.s3.errors import S3Error

@@ -10,8 +10,8 @@ from lodefs.chunkstore.errors import LodefsError, NotFound
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.proxy.api import disclosure
 from lodefs.proxy.api.responses import Answer
+from lodefs.proxy.metrics.server_metrics import Metrics
 from lodefs.proxy.node import NodeService
-from lodefs.proxy.runtime.metrics import Metrics
 from lodefs.proxy.runtime.thread_pools import current_owner, remote_owner
 from lodefs.proxy.s3.bucket_answers import (
     REGION,

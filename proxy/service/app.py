@@ -54,14 +54,14 @@ from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.http.tokens import TokenBook
 from lodefs.proxy.hub.upstream import UpstreamSettings
 from lodefs.proxy.lfs.writer import LfsSettings
+from lodefs.proxy.metrics.counters import Counts
+from lodefs.proxy.metrics.other_families import MoreFamilies
+from lodefs.proxy.metrics.server_metrics import MetricInputs, MetricSettings
+from lodefs.proxy.metrics.store_calls import StoreCalls, outcome_of
 from lodefs.proxy.node import NodeService
 from lodefs.proxy.peers.peering import Peering, join_cluster
 from lodefs.proxy.peers.server import PeerServer
 from lodefs.proxy.read.last_seen import known_store, store_or_error
-from lodefs.proxy.runtime.counters import Counts
-from lodefs.proxy.runtime.metrics import MetricInputs, MetricSettings
-from lodefs.proxy.runtime.other_families import MoreFamilies
-from lodefs.proxy.runtime.store_calls import StoreCalls, outcome_of
 from lodefs.proxy.s3.buckets import S3Settings
 from lodefs.proxy.s3.forwarding import RawS3
 from lodefs.proxy.service.component_families import component_families

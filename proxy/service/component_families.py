@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lodefs.chunkstore.protocol.figures.component_counts import ComponentFigures, read_newest
-from lodefs.proxy.runtime import metric_names as names
-from lodefs.proxy.runtime.exposition import Family, MetricLine, label_text, labelled
+from lodefs.proxy.metrics import metric_names as names
+from lodefs.proxy.metrics.exposition import Family, MetricLine, label_text, labelled
 
 
 def component_families(*directories: Path) -> Iterator[Family]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lodefs.chunkstore.protocol import lease
 from lodefs.proxy.config import Config
-from lodefs.proxy.runtime.metrics import Use
+from lodefs.proxy.metrics.server_metrics import Use
 
 _log = logging.getLogger("lodefs.proxy")
 

@@ -13,9 +13,9 @@ from lodefs.chunkstore.protocol.figures.job_counts import (
     add_all,
     read_files,
 )
-from lodefs.proxy.runtime import metric_names as names
-from lodefs.proxy.runtime.bounded_labels import IDLE_S, OTHER, BoundedLabels
-from lodefs.proxy.runtime.exposition import Family, labelled
+from lodefs.proxy.metrics import metric_names as names
+from lodefs.proxy.metrics.bounded_labels import IDLE_S, OTHER, BoundedLabels
+from lodefs.proxy.metrics.exposition import Family, labelled
 
 JOBS_MAX = 200  # with their own series
 SOURCES = ("direct", "cache", "peers", "store")

@@ -15,9 +15,9 @@ from lodefs.chunkstore.protocol.figures.mount_counts import (
     Operation,
     read_all,
 )
-from lodefs.proxy.runtime import metric_names as names
-from lodefs.proxy.runtime.bounded_labels import OTHER, BoundedLabels
-from lodefs.proxy.runtime.exposition import Family, MetricLine, label_text, labelled, simple
+from lodefs.proxy.metrics import metric_names as names
+from lodefs.proxy.metrics.bounded_labels import OTHER, BoundedLabels
+from lodefs.proxy.metrics.exposition import Family, MetricLine, label_text, labelled, simple
 
 MOUNTS_MAX = 200  # with their own series: for root and the proxy's user, and for all others
 Words = dict[str, tuple[int, ...]]  # by mountpoint

@@ -19,7 +19,7 @@ from lodefs.chunkstore.protocol import wire
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_source import StorePacks
-from lodefs.proxy.runtime.counters import Counts
+from lodefs.proxy.metrics.counters import Counts
 from tests.support.proxy.rig import Rig
 
 GARBAGE = random.Random(0).randbytes(1 << 20)

@@ -15,9 +15,9 @@ from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.protocol import wire
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_source import StorePacks
+from lodefs.proxy.metrics.counters import Counts
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.server import PeerServer
-from lodefs.proxy.runtime.counters import Counts
 from tests.adversary import hostile_peer as hostile
 from tests.adversary.hostile_peer import Reply
 from tests.support.proxy.cluster import Member, cluster_of

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from lodefs.proxy.metrics.counters import Counter
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.peer_standing import Fault
 from lodefs.proxy.peers.security.tls import PeerTls
-from lodefs.proxy.runtime.counters import Counter
 from tests.adversary import hostile_peer as hostile
 from tests.adversary.hostile_peer import End, HalfOwner, Reply
 from tests.proxy.peers.certificates import Authority

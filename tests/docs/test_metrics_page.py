@@ -7,7 +7,7 @@ from pathlib import Path
 
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 
-from lodefs.proxy.runtime.metric_names import ALL
+from lodefs.proxy.metrics.metric_names import ALL
 from tests.support.proxy.fake_node import DictNode, start_proxy
 from tests.support.proxy.scrape import samples
 

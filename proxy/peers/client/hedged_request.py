@@ -16,13 +16,13 @@ from lodefs.chunkstore.protocol import wire
 from lodefs.chunkstore.protocol.http_head import encode_request
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.fetch.pack_source import NOBODY, FillListener
+from lodefs.proxy.metrics.counters import Counter, Counts
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.client.http_attempt import HttpAttempt, PeerAnswer
 from lodefs.proxy.peers.client.phases import PhaseTimer
 from lodefs.proxy.peers.client.request_plan import AskPeer, AskStore, GiveUp, RequestPlan
 from lodefs.proxy.peers.membership.peer import Peer, split_address
 from lodefs.proxy.peers.membership.peer_standing import Fault
-from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.runtime.processor_wait import WAIT_S_MAX
 from lodefs.proxy.tracing.request_scope import outgoing_headers
 from lodefs.proxy.tracing.spans import NO_SPAN, Span, SpanKind, begin_span, within

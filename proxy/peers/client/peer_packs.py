@@ -18,6 +18,7 @@ from lodefs.chunkstore.system.lru import Lru
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.fetch.cache_write import CacheWrite, FetchResult, RawChunks
 from lodefs.proxy.fetch.pack_source import NOBODY, FillListener, PackSource
+from lodefs.proxy.metrics.counters import Counts
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.client.hedge_budget import HedgeBudget
 from lodefs.proxy.peers.client.hedged_request import (
@@ -29,7 +30,6 @@ from lodefs.proxy.peers.client.hedged_request import (
 )
 from lodefs.proxy.peers.client.request_plan import PlanContext, RequestPlan
 from lodefs.proxy.peers.membership.peer import Peer
-from lodefs.proxy.runtime.counters import Counts
 
 SENDERS_MAX = 1024
 PARENTED_PACKS_MAX = 1024  # packs whose parents are remembered

@@ -24,8 +24,8 @@ from lodefs.chunkstore.nodecache.view import CacheView, open_view, remove_leftov
 from lodefs.chunkstore.protocol.wire import CachePlace, Snapshot
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.mount.read import memory_fit
+from lodefs.proxy.metrics.counters import Counter
 from lodefs.proxy.read import flat_completion
-from lodefs.proxy.runtime.counters import Counter
 from tests.support.chunkstore.child_process import run
 from tests.support.mount.cached_place import BIG, DATA, FILES, Place, place_on
 from tests.support.proxy.rig import MIB, Rig, serve_rig

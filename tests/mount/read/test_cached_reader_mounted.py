@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.nodecache import layout as layout
-from lodefs.proxy.runtime.counters import Counter
+from lodefs.proxy.metrics.counters import Counter
 from lodefs.proxy.service.store_node import StoreNode
 from tests.support.chunkstore.child_process import private_directory
 from tests.support.mount.mounts import Mounts, read_anew, until

@@ -25,7 +25,7 @@ from lodefs.proxy.cache import durability, recovery
 from lodefs.proxy.cache.chunk_cache import Cache, Flat
 from lodefs.proxy.cache.reader import read_chunk
 from lodefs.proxy.cache.tables import CacheSettings, covered_bytes
-from lodefs.proxy.runtime.counters import Counter, Counts
+from lodefs.proxy.metrics.counters import Counter, Counts
 from tests.support.proxy.rig import at_once, chunk_of
 
 MIB = 1024 * 1024

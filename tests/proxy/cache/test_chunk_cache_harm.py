@@ -17,7 +17,7 @@ from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache, Flat
 from lodefs.proxy.cache.reservation import Chunk
 from lodefs.proxy.cache.tables import CacheSettings
-from lodefs.proxy.runtime.counters import Counter, Counts
+from lodefs.proxy.metrics.counters import Counter, Counts
 from tests.support.proxy.rig import MIB, chunk_of
 
 HARMS: dict[str, Callable[[Path], None]] = {

@@ -17,7 +17,7 @@ from lodefs.chunkstore.nodecache.kv import KeyValues
 from lodefs.chunkstore.nodecache.kv_rocks import RocksSecondary
 from lodefs.proxy.cache.chunk_cache import Cache, Flat
 from lodefs.proxy.cache.tables import CacheSettings
-from lodefs.proxy.runtime.counters import Counter, Counts
+from lodefs.proxy.metrics.counters import Counter, Counts
 from tests.support.proxy.rig import at_once, chunk_of
 
 MIB = 1024 * 1024

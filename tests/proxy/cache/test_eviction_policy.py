@@ -17,7 +17,7 @@ from lodefs.proxy.cache.eviction_policy import (
     Use,
 )
 from lodefs.proxy.cache.tables import CacheSettings
-from lodefs.proxy.runtime.counters import Counts
+from lodefs.proxy.metrics.counters import Counts
 from tests.support.proxy.eviction_policy_suite import NOW_S, EvictionPolicySuite, MemoryFile
 from tests.support.proxy.rig import chunk_of
 

@@ -19,7 +19,7 @@ from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.scrub import ScrubSettings
 from lodefs.proxy.cache.tables import CacheSettings
-from lodefs.proxy.runtime.counters import Counts
+from lodefs.proxy.metrics.counters import Counts
 from lodefs.proxy.runtime.thread_pools import Pool
 from lodefs.proxy.service.store_node import NodeSettings
 from tests.support.proxy.rig import MIB, Rig, read_path, until

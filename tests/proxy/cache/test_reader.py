@@ -18,7 +18,7 @@ from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.reader import CacheReader
-from lodefs.proxy.runtime.counters import Counter
+from lodefs.proxy.metrics.counters import Counter
 from lodefs.proxy.service.store_node import StoreNode
 from tests.support.proxy.rig import MIB, Rig, file_of, read_path, until
 

@@ -16,7 +16,7 @@ from lodefs.proxy.cache import recovery
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache, Flat
 from lodefs.proxy.cache.tables import CacheSettings
-from lodefs.proxy.runtime.counters import Counts
+from lodefs.proxy.metrics.counters import Counts
 from tests.support.chunkstore.child_process import Child
 from tests.support.proxy.rig import chunk_of
 
@@ -28,7 +28,7 @@ from pathlib import Path
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.proxy.cache.chunk_cache import Cache, Chunk, Flat
 from lodefs.proxy.cache.tables import CacheSettings
-from lodefs.proxy.runtime.counters import Counts
+from lodefs.proxy.metrics.counters import Counts
 
 settings = CacheSettings(Path(sys.argv[1]), 6 << 20, free_size_bytes_min=0)
 def chunk_of(raw, offset=0):

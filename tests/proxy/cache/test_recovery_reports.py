@@ -12,7 +12,7 @@ from lodefs.chunkstore.errors import Denied
 from lodefs.chunkstore.nodecache.damage_reports import report_damage, reported_files, resolve_report
 from lodefs.proxy.cache.recovery import check_reported
 from lodefs.proxy.cache.tables import CacheSettings
-from lodefs.proxy.runtime.counters import Counter
+from lodefs.proxy.metrics.counters import Counter
 from lodefs.proxy.service.store_node import NodeSettings
 from tests.support.chunkstore.directories import as_nobody, open_directory
 from tests.support.proxy.rig import MIB, Rig, read_path, until

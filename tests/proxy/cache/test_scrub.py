@@ -21,7 +21,7 @@ from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache, Flat
 from lodefs.proxy.cache.scrub import DAY_S, Coverage, Scrub, ScrubSettings, coverage, due
 from lodefs.proxy.cache.tables import CacheSettings
-from lodefs.proxy.runtime.counters import Counter, Counts
+from lodefs.proxy.metrics.counters import Counter, Counts
 from lodefs.proxy.service.store_node import NodeSettings
 from tests.proxy.cache.test_reader import no_descriptors
 from tests.support.proxy.rig import MIB, Rig, chunk_of, read_path, until

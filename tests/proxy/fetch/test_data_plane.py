@@ -26,8 +26,8 @@ from lodefs.chunkstore.objects.pack_locations import PackLocations
 from lodefs.chunkstore.repo.store import open_store
 from lodefs.proxy.data.processes import DataProcesses, DataSettings
 from lodefs.proxy.fetch.data_plane import DataPlane
+from lodefs.proxy.metrics.counters import Counter
 from lodefs.proxy.node import Located
-from lodefs.proxy.runtime.counters import Counter
 from lodefs.proxy.service.store_node import StoreNode
 from tests.proxy.data.test_processes import until
 from tests.support.proxy.rig import MIB, Rig, file_of, read_path

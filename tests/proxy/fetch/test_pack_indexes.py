@@ -13,7 +13,7 @@ from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.pack_source import PackSource, StorePacks
-from lodefs.proxy.runtime.counters import Counts
+from lodefs.proxy.metrics.counters import Counts
 from lodefs.proxy.runtime.thread_pools import Pools
 from tests.support.proxy.rig import Rig, until
 

@@ -17,7 +17,7 @@ from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_indexes import PackIndexes
 from lodefs.proxy.fetch.pack_source import NOBODY, FillListener, StorePacks
 from lodefs.proxy.fetch.purged_chunks import PurgedChunks
-from lodefs.proxy.runtime.counters import Counts
+from lodefs.proxy.metrics.counters import Counts
 from lodefs.proxy.runtime.thread_pools import Pools
 from tests.proxy.fetch.test_cache_fill import GoodPeers
 from tests.proxy.fetch.test_compacted_packs import FILES, drop

@@ -23,7 +23,7 @@ from lodefs.proxy.fetch.cache_write import CacheTarget, FetchResult
 from lodefs.proxy.fetch.flight import Follower
 from lodefs.proxy.fetch.pack_source import FillListener
 from lodefs.proxy.fetch.single_flight import Fetcher
-from lodefs.proxy.runtime.counters import Counter, Counts
+from lodefs.proxy.metrics.counters import Counter, Counts
 from lodefs.proxy.runtime.thread_pools import LARGE_SIZE_BYTES_MIN, LARGE_THREADS, Pools
 from tests.support.proxy.rig import MIB, REPO, Rig, read_path, until
 

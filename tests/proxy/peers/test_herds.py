@@ -17,9 +17,9 @@ from lodefs.proxy.fetch import single_flight
 from lodefs.proxy.fetch.flight import Follower
 from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_source import StorePacks
+from lodefs.proxy.metrics.counters import Counter, Counts
 from lodefs.proxy.peers import server as peer_server
 from lodefs.proxy.peers.server import ChunkRequest, PeerServer, SendingLoad
-from lodefs.proxy.runtime.counters import Counter, Counts
 from tests.support.proxy.cluster import (
     Member,
     cluster_of,

@@ -24,6 +24,7 @@ from lodefs.chunkstore.protocol.wire import Origin
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.proxy.fetch import chunk_reader
 from lodefs.proxy.fetch.flight import Follower
+from lodefs.proxy.metrics.counters import Counter
 from lodefs.proxy.peers import server as peer_server
 from lodefs.proxy.peers.client.rate_limit import BURST_S
 from lodefs.proxy.peers.client.request_plan import RequestPlan
@@ -35,7 +36,6 @@ from lodefs.proxy.peers.membership.rendezvous import rank
 from lodefs.proxy.peers.security.request_signing import HmacAuthenticator
 from lodefs.proxy.peers.security.tls import PeerTls
 from lodefs.proxy.peers.server import SendingLoad
-from lodefs.proxy.runtime.counters import Counter
 from tests.proxy.peers.certificates import Authority
 from tests.support.proxy.cluster import (
     SECRET,

@@ -20,8 +20,8 @@ from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.fetch.cache_fill import Unit, cut_units
 from lodefs.proxy.fetch.cache_write import CacheTarget
+from lodefs.proxy.metrics.counters import Counter, Counts
 from lodefs.proxy.read.file_reader import SEGMENTS_MAX
-from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.service.store_node import NodeSettings
 from tests.support.proxy.rig import MIB, REPO, Rig, file_of, read_path, until
 

@@ -12,9 +12,9 @@ import pytest
 from lodefs.chunkstore.protocol.wire import UsageReport
 from lodefs.proxy.cache.prefetch_accuracy import PrefetchAccuracy
 from lodefs.proxy.fetch import single_flight
+from lodefs.proxy.metrics.counters import Counter
 from lodefs.proxy.node import SnapshotFile
 from lodefs.proxy.read import refault_tracker
-from lodefs.proxy.runtime.counters import Counter
 from lodefs.proxy.service.store_node import StoreNode
 from tests.support.proxy.rig import MIB, Rig, file_of, read_file
 

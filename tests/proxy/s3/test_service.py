@@ -20,8 +20,8 @@ from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.protocol.wire import Snapshot
 from lodefs.proxy.api.responses import Answer
 from lodefs.proxy.http.tokens import create_s3_token, create_token, delete_token
+from lodefs.proxy.metrics.server_metrics import Metrics
 from lodefs.proxy.node import NamePage
-from lodefs.proxy.runtime.metrics import Metrics
 from lodefs.proxy.s3.buckets import S3Settings
 from lodefs.proxy.s3.service import LISTING_FOR_S, S3Service
 from tests.support.proxy.fake_node import (

@@ -23,7 +23,7 @@ from lodefs.chunkstore.system import fd_limit
 from lodefs.chunkstore.system.systemd.notify import SystemdNotifier
 from lodefs.proxy.config import Config
 from lodefs.proxy.http.tokens import create_token
-from lodefs.proxy.runtime.store_calls import StoreCalls
+from lodefs.proxy.metrics.store_calls import StoreCalls
 from lodefs.proxy.service.app import (
     OpenedNode,
     limits_of,

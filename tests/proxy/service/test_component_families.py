@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.protocol.figures.component_counts import ComponentCounts
-from lodefs.proxy.runtime import exposition
+from lodefs.proxy.metrics import exposition
 from lodefs.proxy.service.component_families import component_families
 from tests.support.proxy.scrape import Samples, labels_of, samples
 

@@ -10,7 +10,7 @@ import pytest
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.protocol import lease
 from lodefs.proxy.config import Config
-from lodefs.proxy.runtime.metrics import Use
+from lodefs.proxy.metrics.server_metrics import Use
 from lodefs.proxy.service.idle_exit import IdleExit, IdleTimer
 
 

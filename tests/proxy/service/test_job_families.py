@@ -23,8 +23,8 @@ from lodefs.chunkstore.protocol.figures.mount_counts import MountDescription
 from lodefs.mount.shm.job_counters import JobCounter, JobTable
 from lodefs.mount.shm.traffic_counters import TrafficTable
 from lodefs.proxy.config import Config
+from lodefs.proxy.metrics import exposition
 from lodefs.proxy.page.live_feed import mounts_in
-from lodefs.proxy.runtime import exposition
 from lodefs.proxy.service.app import families_beside, make_figures_directory
 from lodefs.proxy.service.job_families import JobFamilies
 from tests.support.proxy.scrape import labels_of, samples

@@ -11,8 +11,8 @@ import pytest
 
 from lodefs.chunkstore.protocol.figures.mount_counts import Column, MountDescription, Operation
 from lodefs.mount.shm.traffic_counters import RowCounter, TrafficTable
+from lodefs.proxy.metrics import exposition
 from lodefs.proxy.page.live_feed import mounts_in
-from lodefs.proxy.runtime import exposition
 from lodefs.proxy.service.mount_families import MountFamilies
 from tests.support.proxy.scrape import PLAIN_LABELS, Samples, labels_of, samples
 

@@ -19,8 +19,8 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.format.tree import Kind
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.proxy.fetch.known_damage import KEPT_FOR_S
+from lodefs.proxy.metrics.counters import Counter
 from lodefs.proxy.node import SnapshotFile
-from lodefs.proxy.runtime.counters import Counter
 from tests.support.chunkstore.handmade import Link, Program
 from tests.support.proxy.rig import MIB, REPO, Rig, file_of, read_path
 

@@ -12,7 +12,7 @@ import pytest
 from lodefs.chunkstore.errors import NotFound
 from lodefs.chunkstore.objects.interface import ObjectStore, Part
 from lodefs.chunkstore.protocol.trace_context import TraceContext, current_trace
-from lodefs.proxy.runtime.metrics import MetricInputs
+from lodefs.proxy.metrics.server_metrics import MetricInputs
 from lodefs.proxy.tracing.request_scope import outgoing_headers, serving
 from lodefs.proxy.tracing.spans import NO_SPAN, Span, SpanKind, begin_span, spanned
 from lodefs.proxy.tracing.traced_objects import TracedObjects, store_attributes

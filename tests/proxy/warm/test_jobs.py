@@ -23,8 +23,8 @@ from lodefs.chunkstore.protocol.cache_control import (
 from lodefs.proxy.cache.chunk_cache import Cache
 from lodefs.proxy.cache.reservation import ChunkRun
 from lodefs.proxy.fetch.known_damage import KEPT_FOR_S
+from lodefs.proxy.metrics.counters import Counter, Counts
 from lodefs.proxy.runtime.backoff import Backoff
-from lodefs.proxy.runtime.counters import Counter, Counts
 from lodefs.proxy.service.store_node import StoreNode
 from lodefs.proxy.warm import job_run, jobs
 from lodefs.proxy.warm.jobs import JOBS_MAX, Warmer

@@ -12,6 +12,8 @@ from lodefs.chunkstore.system.sockets import listen_tcp
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.http.endpoint import Endpoint
 from lodefs.proxy.http.server import ProxyServer
+from lodefs.proxy.metrics.counters import Counter, Counts
+from lodefs.proxy.metrics.server_metrics import MetricInputs
 from lodefs.proxy.peers.client.connection_pool import ConnectionPool
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.client.rate_limit import RateLimiter
@@ -23,8 +25,6 @@ from lodefs.proxy.peers.membership.readiness import probe
 from lodefs.proxy.peers.peering import Peering
 from lodefs.proxy.peers.security.request_signing import HmacAuthenticator
 from lodefs.proxy.peers.security.tls import PeerTls
-from lodefs.proxy.runtime.counters import Counter, Counts
-from lodefs.proxy.runtime.metrics import MetricInputs
 from lodefs.proxy.service.store_node import NodeSettings, StoreNode
 from lodefs.proxy.tracing.spans import NO_TRACER, Tracer
 from tests.support.proxy.rig import MIB, Rig

@@ -35,6 +35,8 @@ from lodefs.proxy.http.endpoint import Endpoint
 from lodefs.proxy.http.local_readers import LocalReaders
 from lodefs.proxy.http.server import ProxyServer
 from lodefs.proxy.http.tokens import TokenBook
+from lodefs.proxy.metrics.counters import Counts
+from lodefs.proxy.metrics.server_metrics import MetricInputs
 from lodefs.proxy.node import (
     CacheControl,
     Catalog,
@@ -47,8 +49,6 @@ from lodefs.proxy.node import (
     SnapshotFile,
     Upstream,
 )
-from lodefs.proxy.runtime.counters import Counts
-from lodefs.proxy.runtime.metrics import MetricInputs
 from lodefs.proxy.s3.buckets import S3Settings
 from tests.support.proxy.memory_catalog import MemoryCatalog
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.proxy.config import Config
-from lodefs.proxy.runtime.store_calls import StoreCalls
+from lodefs.proxy.metrics.store_calls import StoreCalls
 from lodefs.proxy.service.app import OpenedNode
 from tests.support.chunkstore.child_process import Child
 

@@ -21,8 +21,8 @@ from lodefs.proxy.cache.reservation import Chunk
 from lodefs.proxy.cache.tables import CacheSettings
 from lodefs.proxy.fetch.data_plane import DataPlane
 from lodefs.proxy.http.local_readers import LocalReaders
+from lodefs.proxy.metrics.counters import Counts
 from lodefs.proxy.node import NodeService, SnapshotFile
-from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.write_gate import WriteGate
 from lodefs.proxy.s3.buckets import S3Settings
 from lodefs.proxy.service.store_node import NodeSettings, StoreNode

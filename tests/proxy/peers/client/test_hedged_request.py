@@ -6,6 +6,7 @@ from __future__ import annotations
 import socket
 from functools import partial
 
+from lodefs.proxy.metrics.counters import Counts
 from lodefs.proxy.peers.client.connection_pool import ConnectionPool
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.client.hedge_budget import HedgeBudget
@@ -21,7 +22,6 @@ from lodefs.proxy.peers.client.request_plan import (
 from lodefs.proxy.peers.membership.addresses import SocketAddress
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.security.request_signing import HmacAuthenticator
-from lodefs.proxy.runtime.counters import Counts
 from lodefs.proxy.runtime.processor_wait import ProcessorWait
 
 NOW_S = 100.0

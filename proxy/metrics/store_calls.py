@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from lodefs.chunkstore.errors import Held, LodefsError
-from lodefs.proxy.runtime import metric_names as names
-from lodefs.proxy.runtime.exposition import Family, MetricLine, label_text, labelled
-from lodefs.proxy.runtime.histogram import Histogram
+from lodefs.proxy.metrics import metric_names as names
+from lodefs.proxy.metrics.exposition import Family, MetricLine, label_text, labelled
+from lodefs.proxy.metrics.histogram import Histogram
 
 OK = "ok"
 

@@ -8,22 +8,22 @@ from pathlib import Path
 import pytest
 
 from lodefs.proxy.http.tokens import create_token
-from lodefs.proxy.runtime import exposition, metric_names
-from lodefs.proxy.runtime import metric_names as names
-from lodefs.proxy.runtime.counters import Counter as Figure
-from lodefs.proxy.runtime.counters import Counts
-from lodefs.proxy.runtime.exposition import Definition, labelled
-from lodefs.proxy.runtime.histogram import LATENCY_BOUNDS_S
-from lodefs.proxy.runtime.metrics import (
+from lodefs.proxy.metrics import exposition, metric_names
+from lodefs.proxy.metrics import metric_names as names
+from lodefs.proxy.metrics.counters import Counter as Figure
+from lodefs.proxy.metrics.counters import Counts
+from lodefs.proxy.metrics.exposition import Definition, labelled
+from lodefs.proxy.metrics.histogram import LATENCY_BOUNDS_S
+from lodefs.proxy.metrics.node_families import PARTS, PLAIN, SHOWN_OTHERWISE, node_families
+from lodefs.proxy.metrics.repository_reads import Source
+from lodefs.proxy.metrics.server_metrics import (
     BUSY_AGE_S,
     BUSY_STREAMS,
     MetricInputs,
     Metrics,
     MetricSettings,
 )
-from lodefs.proxy.runtime.node_families import PARTS, PLAIN, SHOWN_OTHERWISE, node_families
-from lodefs.proxy.runtime.repository_reads import Source
-from lodefs.proxy.runtime.store_calls import StoreCalls
+from lodefs.proxy.metrics.store_calls import StoreCalls
 from tests.support.proxy.fake_node import DictNode, Reply, start_proxy
 from tests.support.proxy.scrape import PLAIN_LABELS, Samples, labels_of, samples
 

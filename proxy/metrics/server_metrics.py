@@ -17,11 +17,11 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry, ProcessCollector
 
 from lodefs.chunkstore.nodecache import layout
-from lodefs.proxy.runtime import exposition
-from lodefs.proxy.runtime import metric_names as names
-from lodefs.proxy.runtime.bounded_labels import BoundedLabels
-from lodefs.proxy.runtime.counters import USER_SOURCES, Counts
-from lodefs.proxy.runtime.exposition import (
+from lodefs.proxy.metrics import exposition
+from lodefs.proxy.metrics import metric_names as names
+from lodefs.proxy.metrics.bounded_labels import BoundedLabels
+from lodefs.proxy.metrics.counters import USER_SOURCES, Counts
+from lodefs.proxy.metrics.exposition import (
     Definition,
     Family,
     K,
@@ -30,11 +30,11 @@ from lodefs.proxy.runtime.exposition import (
     labelled,
     simple,
 )
-from lodefs.proxy.runtime.histogram import Histogram
-from lodefs.proxy.runtime.node_families import node_families
-from lodefs.proxy.runtime.other_families import MoreFamilies, OtherFamilies
-from lodefs.proxy.runtime.repository_reads import Source
-from lodefs.proxy.runtime.store_calls import StoreCalls
+from lodefs.proxy.metrics.histogram import Histogram
+from lodefs.proxy.metrics.node_families import node_families
+from lodefs.proxy.metrics.other_families import MoreFamilies, OtherFamilies
+from lodefs.proxy.metrics.repository_reads import Source
+from lodefs.proxy.metrics.store_calls import StoreCalls
 from lodefs.proxy.tracing.request_scope import sampled_trace_id
 from lodefs.proxy.tracing.spans import NO_TRACER, Tracer
 

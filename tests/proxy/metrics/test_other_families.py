@@ -6,10 +6,10 @@ import asyncio
 import threading
 from collections.abc import Iterator
 
-from lodefs.proxy.runtime import metric_names as names
-from lodefs.proxy.runtime.exposition import Family, simple
-from lodefs.proxy.runtime.metrics import MetricInputs
-from lodefs.proxy.runtime.other_families import OtherFamilies
+from lodefs.proxy.metrics import metric_names as names
+from lodefs.proxy.metrics.exposition import Family, simple
+from lodefs.proxy.metrics.other_families import OtherFamilies
+from lodefs.proxy.metrics.server_metrics import MetricInputs
 from tests.support.proxy.fake_node import DictNode, start_proxy
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from lodefs.chunkstore.errors import LodefsError, NotFound, Unavailable
 from lodefs.chunkstore.objects.s3.errors import NoSuchKey
-from lodefs.proxy.runtime.store_calls import outcome_of
+from lodefs.proxy.metrics.store_calls import outcome_of
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lodefs.proxy.runtime.bounded_labels import IDLE_S, OTHER, BoundedLabels
+from lodefs.proxy.metrics.bounded_labels import IDLE_S, OTHER, BoundedLabels
 
 
 def test_the_most_used_get_series() -> None:

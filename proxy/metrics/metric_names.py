@@ -7,7 +7,7 @@ from another metric is not a metric; a histogram's ``_count`` counts.
 
 from __future__ import annotations
 
-from lodefs.proxy.runtime.exposition import Definition
+from lodefs.proxy.metrics.exposition import Definition
 
 _all: dict[str, Definition] = {}
 

@@ -6,9 +6,9 @@ import threading
 from enum import StrEnum
 
 from lodefs.chunkstore.protocol.wire import Origin
-from lodefs.proxy.runtime.bounded_labels import OTHER
-from lodefs.proxy.runtime.histogram import AGE_BOUNDS_S, Histogram
-from lodefs.proxy.runtime.repository_reads import OF_ORIGIN, RepositoryReads, Source
+from lodefs.proxy.metrics.bounded_labels import OTHER
+from lodefs.proxy.metrics.histogram import AGE_BOUNDS_S, Histogram
+from lodefs.proxy.metrics.repository_reads import OF_ORIGIN, RepositoryReads, Source
 
 
 class Counter(StrEnum):

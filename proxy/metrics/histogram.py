@@ -6,7 +6,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from lodefs.proxy.runtime.exposition import Exemplar, MetricLine, number
+from lodefs.proxy.metrics.exposition import Exemplar, MetricLine, number
 
 LATENCY_BOUNDS_S = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,

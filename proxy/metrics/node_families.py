@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter as Tally
 from collections.abc import Iterator, Mapping
 
-from lodefs.proxy.runtime import metric_names as names
-from lodefs.proxy.runtime.counters import Counter, Counts
-from lodefs.proxy.runtime.exposition import (
+from lodefs.proxy.metrics import metric_names as names
+from lodefs.proxy.metrics.counters import Counter, Counts
+from lodefs.proxy.metrics.exposition import (
     Definition,
     Family,
     MetricLine,

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 
-from lodefs.proxy.runtime.exposition import Family
+from lodefs.proxy.metrics.exposition import Family
 
 DEADLINE_S = 2.0
 MoreFamilies = Callable[[], Iterable[Family]]

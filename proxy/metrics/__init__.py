@@ -1,0 +1,1 @@
+"""What a node counts, and its metrics for Prometheus."""
