@@ -19,7 +19,7 @@ from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.mirrored import is_replaced
 from lodefs.chunkstore.repo.store import Store, decode_settings, encode_settings, open_store
 from lodefs.chunkstore.system.lru import Lru
-from lodefs.proxy.read.write_buffer import WriteBuffer
+from lodefs.proxy.read.directories.write_buffer import WriteBuffer
 
 WALK_S_MAX = 3.0
 WALK_MAX = 256  # commits

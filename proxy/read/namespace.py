@@ -25,12 +25,12 @@ from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.proxy.metrics.counters import Counts
 from lodefs.proxy.node import NamePage, SnapshotFile
-from lodefs.proxy.read.directory_loader import DirectoryLoader
-from lodefs.proxy.read.directory_rows import DirectoryRows, name_of
+from lodefs.proxy.read.directories.directory_loader import DirectoryLoader
+from lodefs.proxy.read.directories.directory_rows import DirectoryRows, name_of
+from lodefs.proxy.read.directories.tree_source import Outcome, Trees
+from lodefs.proxy.read.directories.write_buffer import WriteBuffer
 from lodefs.proxy.read.last_seen import LastSeen
 from lodefs.proxy.read.revisions import Revisions
-from lodefs.proxy.read.tree_source import Outcome, Trees
-from lodefs.proxy.read.write_buffer import WriteBuffer
 from lodefs.proxy.runtime.shared_tasks import SharedTasks
 from lodefs.proxy.runtime.thread_pools import Pools
 

@@ -48,10 +48,10 @@ from lodefs.proxy.lfs.writer import LfsProcess, LfsSettings
 from lodefs.proxy.metrics.counters import Counter, Counts
 from lodefs.proxy.node import CacheControl, GitImports, LfsWriter, Upstream
 from lodefs.proxy.peers.peering import Peering
+from lodefs.proxy.read.directories.tree_source import CachedTrees, StoreTrees, Trees
 from lodefs.proxy.read.file_reader import FileReader
 from lodefs.proxy.read.namespace import Namespace
 from lodefs.proxy.read.store_catalog import StoreCatalog
-from lodefs.proxy.read.tree_source import CachedTrees, StoreTrees, Trees
 from lodefs.proxy.runtime.thread_pools import FETCH_THREADS, Pools, current_owner
 from lodefs.proxy.warm.cluster_jobs import ClusterWarmer
 from lodefs.proxy.warm.dataset_eviction import DatasetEviction, views

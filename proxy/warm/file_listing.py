@@ -17,8 +17,8 @@ from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
 from lodefs.chunkstore.format.tree import Kind, TreeEntry
 from lodefs.chunkstore.protocol.wire import Snapshot
 from lodefs.chunkstore.repo.tree_walk import join
+from lodefs.proxy.read.directories.tree_source import Outcome
 from lodefs.proxy.read.namespace import Namespace
-from lodefs.proxy.read.tree_source import Outcome
 from lodefs.proxy.runtime.thread_pools import Pools
 from lodefs.proxy.warm.path_patterns import MatchState, Selection
 

@@ -16,9 +16,10 @@ from lodefs.chunkstore.format.tree import Kind, TreeEntry
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.proxy.fetch.known_damage import KEPT_FOR_S
 from lodefs.proxy.metrics.counters import Counter
-from lodefs.proxy.read import directory_loader, directory_rows, namespace
-from lodefs.proxy.read.tree_budget import TreeRoom
-from lodefs.proxy.read.tree_source import Outcome
+from lodefs.proxy.read import namespace
+from lodefs.proxy.read.directories import directory_loader, directory_rows
+from lodefs.proxy.read.directories.tree_budget import TreeRoom
+from lodefs.proxy.read.directories.tree_source import Outcome
 from lodefs.proxy.service.store_node import StoreNode
 from tests.support.chunkstore.handmade import Files, Link, Program
 from tests.support.proxy.rig import REPO, Rig, until

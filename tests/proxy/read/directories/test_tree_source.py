@@ -12,7 +12,7 @@ from lodefs.chunkstore.errors import Corrupt, Unavailable
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.format.tree import Kind, TreeEntry
 from lodefs.proxy.fetch.known_damage import DamagedChunks
-from lodefs.proxy.read.tree_source import SHARES, Outcome, StoreTrees
+from lodefs.proxy.read.directories.tree_source import SHARES, Outcome, StoreTrees
 from lodefs.proxy.runtime.thread_pools import Pools
 from tests.support.chunkstore.memory_objects import MemoryObjects
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from lodefs.chunkstore.errors import DeadlineExceeded
-from lodefs.proxy.read.tree_budget import SMALL_SIZE_BYTES_MAX, TreeRoom
+from lodefs.proxy.read.directories.tree_budget import SMALL_SIZE_BYTES_MAX, TreeRoom
 
 LONG_S = 60.0
 LARGE = SMALL_SIZE_BYTES_MAX + 1

@@ -8,7 +8,7 @@ import pytest
 
 from lodefs.chunkstore.errors import NoSpace
 from lodefs.chunkstore.nodecache.kv import Row
-from lodefs.proxy.read.write_buffer import WriteBuffer
+from lodefs.proxy.read.directories.write_buffer import WriteBuffer
 from tests.support.chunkstore.memory_key_values import MemoryKeyValues
 
 

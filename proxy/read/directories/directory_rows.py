@@ -18,7 +18,7 @@ from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.nodecache.kv import Row
 from lodefs.chunkstore.nodecache.name_rows import EntryRow
 from lodefs.chunkstore.protocol.wire import Page, Snapshot
-from lodefs.proxy.read.write_buffer import WriteBuffer
+from lodefs.proxy.read.directories.write_buffer import WriteBuffer
 
 ROWS_MAX = 4096  # in one write or lookup
 DIRECTORY_ROWS_MAX = 16  # rows of children that are read for a walk: 4,096 entries

@@ -30,9 +30,9 @@ from lodefs.chunkstore.nodecache.name_rows import EntryRow
 from lodefs.chunkstore.protocol.wire import Snapshot
 from lodefs.chunkstore.repo.pack_reader import check_tree, damaged
 from lodefs.proxy.metrics.counters import Counter, Counts
-from lodefs.proxy.read.directory_rows import DirectoryRows, name_of
-from lodefs.proxy.read.tree_budget import TreeRoom
-from lodefs.proxy.read.tree_source import Outcome, Trees
+from lodefs.proxy.read.directories.directory_rows import DirectoryRows, name_of
+from lodefs.proxy.read.directories.tree_budget import TreeRoom
+from lodefs.proxy.read.directories.tree_source import Outcome, Trees
 from lodefs.proxy.runtime.shared_tasks import SharedTasks
 from lodefs.proxy.runtime.thread_pools import Pools
 
