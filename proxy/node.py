@@ -22,8 +22,8 @@ from lodefs.chunkstore.protocol.cache_control import (
     WarmRequest,
     WarmStatus,
 )
-from lodefs.chunkstore.protocol.hub_fetch import HubOutcome, HubRequest
-from lodefs.chunkstore.protocol.lfs_orders import Order, Outcome
+from lodefs.chunkstore.protocol.orders.hub_orders import HubOutcome, HubRequest
+from lodefs.chunkstore.protocol.orders.lfs_orders import Order, Outcome
 from lodefs.chunkstore.protocol.wire import (
     CacheExtent,
     CachePlace,

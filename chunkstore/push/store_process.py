@@ -12,7 +12,7 @@ import msgspec
 from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.objects.interface import ObjectStore
 from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects
-from lodefs.chunkstore.protocol.store_place import StorePlace
+from lodefs.chunkstore.protocol.orders.store_place import StorePlace
 from lodefs.chunkstore.system.processes import die_with_parent
 
 

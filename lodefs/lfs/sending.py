@@ -12,8 +12,8 @@ from lodefs.chunkstore.format.compression import RawStreak
 from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.format.foreign.lfs import Action
 from lodefs.chunkstore.format.names import digest_of
-from lodefs.chunkstore.protocol.lfs_orders import KnownChunks
 from lodefs.chunkstore.protocol.lfs_recipe import KNOWN, MAGIC, Piece, encode
+from lodefs.chunkstore.protocol.orders.lfs_orders import KnownChunks
 from lodefs.lfs.agent import Event, Moved
 from lodefs.lfs.server import ANSWER_BYTES_MAX, LfsServer, place_of
 

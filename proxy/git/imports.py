@@ -18,8 +18,8 @@ from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.format.foreign import git
 from lodefs.chunkstore.format.foreign.git_url import url_of_repo
 from lodefs.chunkstore.format.names import parse_revision
-from lodefs.chunkstore.protocol.git_orders import GitOrder, GitOutcome
-from lodefs.chunkstore.protocol.store_place import StorePlace
+from lodefs.chunkstore.protocol.orders.git_orders import GitOrder, GitOutcome
+from lodefs.chunkstore.protocol.orders.store_place import StorePlace
 from lodefs.chunkstore.protocol.wire import error_of
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.proxy.runtime.shared_tasks import SharedTasks

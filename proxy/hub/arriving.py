@@ -13,7 +13,7 @@ from contextlib import aclosing
 
 from lodefs.chunkstore.errors import NotADirectory, NotFound, Unavailable
 from lodefs.chunkstore.format.foreign import hub
-from lodefs.chunkstore.protocol.hub_fetch import HubOrder, HubRequest
+from lodefs.chunkstore.protocol.orders.hub_orders import HubOrder, HubRequest
 from lodefs.chunkstore.protocol.wire import Origin
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.hub.revisions import HubRevisions

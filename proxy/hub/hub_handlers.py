@@ -21,7 +21,7 @@ from lodefs.chunkstore.format.names import split_path
 from lodefs.chunkstore.format.tree import Kind as EntryKind
 from lodefs.chunkstore.nodecache.name_rows import EntryRow
 from lodefs.chunkstore.protocol import wire
-from lodefs.chunkstore.protocol.hub_fetch import HubOrder, HubOutcome, HubRequest, RepoKind
+from lodefs.chunkstore.protocol.orders.hub_orders import HubOrder, HubOutcome, HubRequest, RepoKind
 from lodefs.proxy.api import responses, routes
 from lodefs.proxy.api.handlers import Handler
 from lodefs.proxy.api.request import Reader, Request

@@ -21,8 +21,13 @@ from lodefs.chunkstore import python_process
 from lodefs.chunkstore.errors import Denied, InvalidInput, NotFound, Unavailable
 from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.format.names import digest_of
-from lodefs.chunkstore.protocol.hub_fetch import FetchOrder, HubOrder, HubOutcome, HubRequest
-from lodefs.chunkstore.protocol.store_place import StorePlace
+from lodefs.chunkstore.protocol.orders.hub_orders import (
+    FetchOrder,
+    HubOrder,
+    HubOutcome,
+    HubRequest,
+)
+from lodefs.chunkstore.protocol.orders.store_place import StorePlace
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.proxy.runtime.shared_tasks import SharedTasks
 from lodefs.proxy.runtime.store_process import StoreProcess

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Protocol
 
 from lodefs.chunkstore.errors import LodefsError, Unavailable
-from lodefs.chunkstore.protocol.lfs_orders import Order, Outcome, PutObjects
+from lodefs.chunkstore.protocol.orders.lfs_orders import Order, Outcome, PutObjects
 from lodefs.proxy.lfs.pushes import Pusher, Pushes
 from lodefs.proxy.lfs.upload_journal import Kept, UploadJournal
 from lodefs.proxy.node import Upload

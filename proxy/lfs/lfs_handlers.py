@@ -28,14 +28,14 @@ from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.format.foreign import lfs
 from lodefs.chunkstore.format.foreign.lfs import MEDIA, Lock
 from lodefs.chunkstore.format.names import ID_BYTES
-from lodefs.chunkstore.protocol.lfs_orders import (
+from lodefs.chunkstore.protocol.lfs_recipe import Hole, encode_holes
+from lodefs.chunkstore.protocol.orders.lfs_orders import (
     AddLock,
     FillHoles,
     FindChunks,
     ListLocks,
     RemoveLock,
 )
-from lodefs.chunkstore.protocol.lfs_recipe import Hole, encode_holes
 from lodefs.chunkstore.protocol.wire import Snapshot
 from lodefs.proxy.api import disclosure, responses, routes
 from lodefs.proxy.api.handlers import Handler

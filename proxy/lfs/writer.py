@@ -16,8 +16,8 @@ from pathlib import Path
 from lodefs.chunkstore import python_process
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
 from lodefs.chunkstore.format.decoding import from_json
-from lodefs.chunkstore.protocol.lfs_orders import Order, Outcome, PutObjects
-from lodefs.chunkstore.protocol.store_place import StorePlace
+from lodefs.chunkstore.protocol.orders.lfs_orders import Order, Outcome, PutObjects
+from lodefs.chunkstore.protocol.orders.store_place import StorePlace
 from lodefs.chunkstore.protocol.wire import error_of
 from lodefs.proxy.runtime.store_process import StoreProcess
 

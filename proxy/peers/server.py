@@ -20,7 +20,7 @@ from lodefs.chunkstore.format.names import PackId, digest_of
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.protocol import wire
 from lodefs.chunkstore.protocol.cache_control import OWNER, WarmRequest
-from lodefs.chunkstore.protocol.hub_fetch import HubRequest
+from lodefs.chunkstore.protocol.orders.hub_orders import HubRequest
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.chunkstore.types import Buffer
 from lodefs.proxy.api.control_handlers import parsed

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 import msgspec
 
 from lodefs.chunkstore import python_process
-from lodefs.chunkstore.protocol.store_place import StorePlace
+from lodefs.chunkstore.protocol.orders.store_place import StorePlace
 
 
 class StoreProcess:

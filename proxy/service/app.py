@@ -32,7 +32,7 @@ from lodefs.chunkstore.protocol.figures.figure_files import (
     directory_of,
     private_directory_of,
 )
-from lodefs.chunkstore.protocol.store_place import StorePlace
+from lodefs.chunkstore.protocol.orders.store_place import StorePlace
 from lodefs.chunkstore.repo.store import Store
 from lodefs.chunkstore.system import fd_limit, sockets
 from lodefs.chunkstore.system.private_file import check_private

@@ -12,7 +12,7 @@ from pathlib import Path
 from lodefs.chunkstore.errors import Conflict
 from lodefs.chunkstore.format.decoding import from_json
 from lodefs.chunkstore.format.foreign import git
-from lodefs.chunkstore.protocol.git_orders import GitOrder, GitOutcome
+from lodefs.chunkstore.protocol.orders.git_orders import GitOrder, GitOutcome
 from lodefs.chunkstore.protocol.wire import failure_of
 from lodefs.chunkstore.push.git.git_process import MEMORY_BYTES_MAX, GitLimits
 from lodefs.chunkstore.push.git.git_repository import GitAccess, GitRepository

@@ -22,7 +22,7 @@ from lodefs.chunkstore.format.foreign import hub
 from lodefs.chunkstore.format.journal import RefName
 from lodefs.chunkstore.format.names import CommitId, Spec, parse_id
 from lodefs.chunkstore.journal.existing_commit import point_ref
-from lodefs.chunkstore.protocol.hub_fetch import FetchOrder, HubOrder, HubOutcome
+from lodefs.chunkstore.protocol.orders.hub_orders import FetchOrder, HubOrder, HubOutcome
 from lodefs.chunkstore.push.changes.branch_commits import read_living_head
 from lodefs.chunkstore.push.changes.change import CopyFrom
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes

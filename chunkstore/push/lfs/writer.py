@@ -20,7 +20,8 @@ from lodefs.chunkstore.format.foreign.lfs import Lock, Owner
 from lodefs.chunkstore.format.names import ID_BYTES, CommitId
 from lodefs.chunkstore.format.tree import TreeEntry
 from lodefs.chunkstore.protocol.access import hidden
-from lodefs.chunkstore.protocol.lfs_orders import (
+from lodefs.chunkstore.protocol.lfs_recipe import decode_holes
+from lodefs.chunkstore.protocol.orders.lfs_orders import (
     AddLock,
     FillHoles,
     FindChunks,
@@ -31,7 +32,6 @@ from lodefs.chunkstore.protocol.lfs_orders import (
     PutObjects,
     RemoveLock,
 )
-from lodefs.chunkstore.protocol.lfs_recipe import decode_holes
 from lodefs.chunkstore.protocol.wire import failure_of
 from lodefs.chunkstore.push.changes.branch_commits import read_living_head
 from lodefs.chunkstore.push.changes.change import Change, Put, Remove

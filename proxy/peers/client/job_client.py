@@ -14,7 +14,7 @@ from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.protocol import wire
 from lodefs.chunkstore.protocol.cache_control import WarmRequest, WarmStatus
 from lodefs.chunkstore.protocol.http_head import encode_request
-from lodefs.chunkstore.protocol.hub_fetch import HubOutcome, HubRequest
+from lodefs.chunkstore.protocol.orders.hub_orders import HubOutcome, HubRequest
 from lodefs.proxy.peers.client.context import PeerContext
 from lodefs.proxy.peers.client.http_attempt import PeerAnswer
 from lodefs.proxy.peers.client.phases import PhaseTimer

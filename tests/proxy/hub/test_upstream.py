@@ -19,8 +19,8 @@ from huggingface_hub import errors
 
 from lodefs.chunkstore.errors import Unavailable
 from lodefs.chunkstore.objects.directory import DirectoryObjects
-from lodefs.chunkstore.protocol.hub_fetch import HubOrder, HubOutcome, HubRequest
-from lodefs.chunkstore.protocol.store_place import StorePlace
+from lodefs.chunkstore.protocol.orders.hub_orders import HubOrder, HubOutcome, HubRequest
+from lodefs.chunkstore.protocol.orders.store_place import StorePlace
 from lodefs.chunkstore.repo.store import create_store
 from lodefs.proxy.hub import upstream as upstream_module
 from lodefs.proxy.hub.upstream import HubUpstream, UpstreamSettings

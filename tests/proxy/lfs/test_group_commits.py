@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, NoSpace, Unavailable
-from lodefs.chunkstore.protocol.lfs_orders import Order, Outcome, PutObjects
+from lodefs.chunkstore.protocol.orders.lfs_orders import Order, Outcome, PutObjects
 from lodefs.proxy.lfs import group_commits
 from lodefs.proxy.lfs import pushes as pushes_module
 from lodefs.proxy.lfs.group_commits import GroupCommits

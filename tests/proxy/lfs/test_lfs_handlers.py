@@ -17,8 +17,8 @@ import pytest
 
 from lodefs.chunkstore.errors import LodefsError, Unavailable
 from lodefs.chunkstore.format.chunking import ChunkingParams
-from lodefs.chunkstore.protocol.lfs_orders import Order, Outcome, PutObjects
 from lodefs.chunkstore.protocol.lfs_recipe import KNOWN, MAGIC, Piece, encode
+from lodefs.chunkstore.protocol.orders.lfs_orders import Order, Outcome, PutObjects
 from lodefs.chunkstore.push.changes.change import Put
 from lodefs.chunkstore.push.changes.commit_changes import commit_changes
 from lodefs.chunkstore.push.lfs.writer import LfsWriter

@@ -9,8 +9,14 @@ import pytest
 
 from lodefs.chunkstore.errors import NotFound, Unavailable
 from lodefs.chunkstore.objects.directory import DirectoryObjects
-from lodefs.chunkstore.protocol.lfs_orders import AddLock, ListLocks, Order, Outcome, PutObjects
-from lodefs.chunkstore.protocol.store_place import StorePlace
+from lodefs.chunkstore.protocol.orders.lfs_orders import (
+    AddLock,
+    ListLocks,
+    Order,
+    Outcome,
+    PutObjects,
+)
+from lodefs.chunkstore.protocol.orders.store_place import StorePlace
 from lodefs.chunkstore.repo.store import create_store
 from lodefs.proxy.lfs import writer
 from lodefs.proxy.lfs.writer import LfsProcess, LfsSettings, _Waiting

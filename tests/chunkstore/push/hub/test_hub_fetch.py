@@ -13,7 +13,7 @@ import pytest
 
 from lodefs.chunkstore.errors import Corrupt, InvalidInput, Unavailable
 from lodefs.chunkstore.format.foreign import hub
-from lodefs.chunkstore.protocol.hub_fetch import FetchOrder, HubOrder, HubOutcome
+from lodefs.chunkstore.protocol.orders.hub_orders import FetchOrder, HubOrder, HubOutcome
 from lodefs.chunkstore.push import store_process
 from lodefs.chunkstore.push.hub import hub_fetch, hub_listing
 from lodefs.chunkstore.push.hub.hub_arrival import Arrival

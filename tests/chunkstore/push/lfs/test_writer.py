@@ -12,7 +12,8 @@ from lodefs.chunkstore.errors import Conflict, NotFound, Renamed
 from lodefs.chunkstore.format.chunking import cut
 from lodefs.chunkstore.format.foreign import lfs
 from lodefs.chunkstore.format.names import PackId, Spec, digest_of
-from lodefs.chunkstore.protocol.lfs_orders import (
+from lodefs.chunkstore.protocol.lfs_recipe import Hole, encode_holes
+from lodefs.chunkstore.protocol.orders.lfs_orders import (
     AddLock,
     FillHoles,
     ListLocks,
@@ -21,7 +22,6 @@ from lodefs.chunkstore.protocol.lfs_orders import (
     PutObjects,
     RemoveLock,
 )
-from lodefs.chunkstore.protocol.lfs_recipe import Hole, encode_holes
 from lodefs.chunkstore.push.lfs import chunks as lfs_chunks
 from lodefs.chunkstore.push.lfs.writer import LfsWriter
 from lodefs.chunkstore.repo.history import find

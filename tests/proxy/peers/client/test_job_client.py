@@ -14,7 +14,7 @@ from lodefs.chunkstore.errors import Denied, InvalidInput, NotFound, Unavailable
 from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.protocol import wire
 from lodefs.chunkstore.protocol.cache_control import RUNNING, WarmRequest, WarmStatus
-from lodefs.chunkstore.protocol.hub_fetch import HubOrder, HubOutcome, HubRequest
+from lodefs.chunkstore.protocol.orders.hub_orders import HubOrder, HubOutcome, HubRequest
 from lodefs.proxy.warm import cluster_jobs
 from tests.support.proxy.cluster import SECRET, Member, cluster_of, slow_clock_s
 from tests.support.proxy.rig import MIB, REPO, Rig, read_path

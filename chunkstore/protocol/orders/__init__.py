@@ -1,0 +1,1 @@
+"""Messages between a proxy and its processes that write into the store."""
