@@ -122,6 +122,14 @@ class PackIndex:
             )
         )
 
+    def raw_size(self, first: int, end: int) -> int:
+        """Returns the number of raw bytes of chunks [first, end), which must exist."""
+        return self.raw_offsets[end] - self.raw_offsets[first]
+
+    def stored_size(self, first: int, end: int) -> int:
+        """Returns the number of stored bytes of chunks [first, end), which must exist."""
+        return self.offsets[end] - self.offsets[first]
+
     def is_gone(self, n: int) -> bool:
         """Whether the bytes of chunk ``n``, which must exist, are gone."""
         return self.codecs[n] >= DROPPED
@@ -194,7 +202,7 @@ class PackIndex:
     def check_run(self, first: int, count: int, size_bytes: int) -> None:
         """Checks what a tree says about the pack. Raises: Corrupt if it does not have ``count``
         chunks from ``first`` on, or these do not have ``size_bytes`` raw bytes together."""
-        found = self.raw_offsets[self._end(first, count)] - self.raw_offsets[first]
+        found = self.raw_size(first, self._end(first, count))
         if found != size_bytes:
             raise Corrupt(
                 f"pack {self.pack_id.hex()} has {found} bytes in {count} chunks from number "

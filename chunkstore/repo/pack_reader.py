@@ -372,9 +372,9 @@ def read_stored(objects: ObjectStore, version: PackIndexVersion, first: int, cou
 
     Raises: NotFound, Corrupt; Changed if the object was rewritten since this version.
     """
-    offsets = version.index.offsets
-    size_bytes = offsets[first + count] - offsets[first]
-    return _read_range(objects, version, offsets[first], size_bytes) if size_bytes else b""
+    index = version.index
+    size_bytes = index.stored_size(first, first + count)
+    return _read_range(objects, version, index.offsets[first], size_bytes) if size_bytes else b""
 
 
 def _read_range(

@@ -150,7 +150,7 @@ class Worker:
         wrong: WrongChunk | None = None
         write_s = 0.0
         for first, end in _batches(index):
-            size_bytes = index.offsets[end] - index.offsets[first]
+            size_bytes = index.stored_size(first, end)
             if size_bytes > len(self._buffer):  # one large chunk
                 self._buffer = memoryview(bytearray(size_bytes))
             body.read_into(self._buffer[:size_bytes])
@@ -180,7 +180,7 @@ def _write(
         if low < high:
             if why := damage(files[target.file], order.lengths_bytes[target.file]):
                 raise _FileTruncated(target.file, why)
-            offset = target.offset + index.raw_offsets[low] - index.raw_offsets[target.first]
+            offset = target.offset + index.raw_size(target.first, low)
             write_at(files[target.file], offset, raws[low - first : high - first])
 
 

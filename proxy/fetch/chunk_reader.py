@@ -127,8 +127,7 @@ class ChunkReader:
         MiB; to another node, which ``follower`` describes, as they come. If they are fetched, about
         ``more_bytes`` of the chunks after them are fetched, too. Raises: the errors of fetching;
         NotFound if the chunks were on their way to this node and do not come."""
-        raw_offsets = pack_index.index.raw_offsets
-        size_bytes = raw_offsets[first + count] - raw_offsets[first]
+        size_bytes = pack_index.index.raw_size(first, first + count)
         segment = Segment(pack_index.index.pack_id, first, count, size_bytes)
         file = DatasetFile((segment,))
         demand = _Demand(self._ranges, follower, more_bytes)

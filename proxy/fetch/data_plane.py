@@ -60,8 +60,7 @@ class DataPlane:
     ) -> bool:
         """Whether data processes may fetch chunks [first, first + count): they run, and these are
         enough."""
-        offsets = pack_index.index.offsets
-        if offsets[first + count] - offsets[first] < SIZE_BYTES_LEAST:
+        if pack_index.index.stored_size(first, first + count) < SIZE_BYTES_LEAST:
             return False
         return self.processes.start() and not write.gate.is_slow() and len(write.parts) <= PARTS_MAX
 
@@ -71,15 +70,13 @@ class DataPlane:
         """Fetches chunks that data processes take, and writes those that have a place in the cache.
         Returns None if nothing was fetched. Raises: WrongChunk, Changed; Corrupt, Denied and others
         if the store's file cannot be read."""
-        offsets = pack_index.index.offsets
-        size_bytes = offsets[first + count] - offsets[first]
+        index = pack_index.index
+        offset, size_bytes = index.offsets[first], index.stored_size(first, first + count)
         if not (self._breaker.is_closed or self._breaker.is_due()):
             return None
-        key = keys.pack(pack_index.index.pack_id)
+        key = keys.pack(index.pack_id)
         try:
-            with range_order(
-                self._objects, key, offsets[first], size_bytes, pack_index.etag
-            ) as read:
+            with range_order(self._objects, key, offset, size_bytes, pack_index.etag) as read:
                 if read is None:
                     return None
                 with write.reserved() as places:

@@ -228,8 +228,8 @@ class Fetcher:
                 end = flight.first
         part = part_of(unit, first, end)
         owner, lane = current_owner.get(), self._lane(unit)
-        ahead_bytes = lane.owned_bytes.get(owner, 0) + _size(pack_index, part) + self._unread_bytes
-        if ahead_bytes > lane.share_bytes(owner):
+        ahead_bytes = pack_index.index.raw_size(part.first, part.end) + self._unread_bytes
+        if lane.owned_bytes.get(owner, 0) + ahead_bytes > lane.share_bytes(owner):
             self._counts.add(Counter.AHEAD_REFUSED)
             return None
         self._counts.add(Counter.AHEAD_UNITS)
@@ -255,14 +255,14 @@ class Fetcher:
         wanted: range = range(0),
         asked: range = range(0),
     ) -> Flight:
-        raw_offsets = pack_index.index.raw_offsets
+        index = pack_index.index
         flight = Flight(
             unit,
-            _size(pack_index, unit),
+            index.raw_size(unit.first, unit.end),
             is_bulk=is_bulk,
             waits_for_peers=self._filler.waits_for_peers(unit),
             wanted=wanted,
-            asked=(raw_offsets[asked.start], raw_offsets[asked.stop]),
+            asked=(index.raw_offsets[asked.start], index.raw_offsets[asked.stop]),
             began=partial(self._begins, unit.pack),
         )
         flight.task = asyncio.create_task(self._fly(flight, pack_index, unit))
@@ -403,8 +403,3 @@ def _around(flight: Flight, wanted: int) -> tuple[int, int]:
 
 def _alone(_flight: Flight, wanted: int) -> tuple[int, int]:
     return wanted, wanted + 1
-
-
-def _size(pack_index: PackIndexVersion, unit: Unit) -> int:
-    raw_offsets = pack_index.index.raw_offsets
-    return raw_offsets[unit.first + unit.count] - raw_offsets[unit.first]

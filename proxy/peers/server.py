@@ -182,7 +182,7 @@ class PeerServer:
             raise InvalidInput(f"pack {request.pack.hex()} has {len(index)} chunks")
         if index.live_runs(first, request.count) != [(first, request.count)]:
             raise NotFound(f"not all of these chunks of pack {request.pack.hex()} exist now")
-        size_bytes = index.raw_offsets[end] - index.raw_offsets[first]
+        size_bytes = index.raw_size(first, end)
         if size_bytes > CHUNKS_SIZE_BYTES_MAX:
             raise InvalidInput(f"{size_bytes} bytes exceed the limit of {CHUNKS_SIZE_BYTES_MAX}")
         is_member = self._is_member(peer)

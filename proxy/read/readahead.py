@@ -220,9 +220,8 @@ def _ahead_unit(known: ReadFile, position: ChunkPosition, wanted: Range, unit_by
     """Returns the part of a range in the position's segment, and the rest of that if it is
     small."""
     unit = unit_around(known, position, *wanted)
-    raw_offsets = position.pack_index.index.raw_offsets
-    rest = raw_offsets[position.segment_end] - raw_offsets[unit.end]
-    if rest < min(unit_bytes, UNIT_SIZE_BYTES_MAX):
+    rest_bytes = position.pack_index.index.raw_size(unit.end, position.segment_end)
+    if rest_bytes < min(unit_bytes, UNIT_SIZE_BYTES_MAX):
         unit = replace(unit, count=position.segment_end - unit.first)
     return unit
 

@@ -80,13 +80,12 @@ def plan_fetches(
 
 
 def _planned(index: PackIndex, found: range_planner.Unit[WantedSegment]) -> PlannedFetch:
-    raw_offsets = index.raw_offsets
     gains = [
-        (wanted.file, raw_offsets[first + count] - raw_offsets[first])
+        (wanted.file, index.raw_size(first, first + count))
         for first, count, wanted, _ in found.parts
     ]
     unit = Unit(index.pack_id, found.first, found.count, _destinations(index, found))
-    return PlannedFetch(unit, raw_offsets[unit.end] - raw_offsets[unit.first], gains)
+    return PlannedFetch(unit, index.raw_size(unit.first, unit.end), gains)
 
 
 def _destinations(

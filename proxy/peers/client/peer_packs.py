@@ -98,8 +98,7 @@ class PeerPacks:
         clock_s = self._context.clock_s
         begin_s = clock_s()
         received = self._origin.read(pack_index, first, count, listener, write)
-        raw_offsets = pack_index.index.raw_offsets
-        size_bytes = raw_offsets[first + count] - raw_offsets[first]
+        size_bytes = pack_index.index.raw_size(first, first + count)
         self._context.health.store_served(size_bytes, clock_s() - begin_s)
         return received
 
@@ -122,7 +121,7 @@ class PeerPacks:
         self, pack_index: PackIndexVersion, first: int, count: int, listener: FillListener
     ) -> list[Buffer] | None:
         index = pack_index.index
-        size_bytes = index.raw_offsets[first + count] - index.raw_offsets[first]
+        size_bytes = index.raw_size(first, first + count)
         request = PeerRequest(
             wire.peer_chunks(index.pack_id.hex(), first, count),
             size_bytes,
@@ -211,8 +210,7 @@ class ArrivingChunks:
 
     def whole(self, body: memoryview) -> list[Buffer]:
         """Implements BodyCheck."""
-        size_bytes = self._index.raw_offsets[self._end] - self._index.raw_offsets[self._first]
-        if len(body) != size_bytes:
+        if len(body) != self._index.raw_size(self._first, self._end):
             raise Corrupt(f"{self._what}: {len(body)} bytes arrived")
         self.came(body)
         return self._chunks
