@@ -8,10 +8,10 @@ from lodefs.chunkstore.errors import Denied, NoSpace, Unavailable
 
 FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 DENIED = frozenset((errno.EACCES, errno.EPERM, errno.EROFS))
-# Errors of reads which say that the file is missing, that something else has its name, or that the
-# disk has lost its bytes. All others (no descriptors, memory or permission) say nothing about it.
-# Direct reads return ENODATA and EILSEQ for a bad sector; EUCLEAN and EBADMSG come from a file
-# system's own checksums.
+# Errors of reads which say that the file is missing, that something else has its name, that it may
+# not be read, or that the disk has lost its bytes. All others (no descriptors, no memory) say
+# nothing about it. Direct reads return ENODATA and EILSEQ for a bad sector; EUCLEAN and EBADMSG
+# come from a file system's own checksums.
 DAMAGED = frozenset(
     (
         errno.ENOENT,
@@ -19,6 +19,8 @@ DAMAGED = frozenset(
         errno.EISDIR,
         errno.ELOOP,
         errno.ESTALE,
+        errno.EACCES,
+        errno.EPERM,
         errno.EIO,
         errno.ENODATA,
         errno.EILSEQ,

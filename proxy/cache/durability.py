@@ -48,8 +48,8 @@ def save_uses(cache: Cache, resolution_s: int = USE_RESOLUTION_S) -> None:
 
 
 def is_damage(error: OSError) -> bool:
-    """Whether a failed read means that the file has lost bytes, and not just that nothing can be
-    read now (out of descriptors or memory, no permission)."""
+    """Whether a failed read means that the file cannot be read any more, and not just that nothing
+    can be read now (out of descriptors or memory)."""
     return error.errno in DAMAGED
 
 

@@ -240,6 +240,25 @@ def test_a_cache_that_may_not_be_read(rig: Rig, monkeypatch: pytest.MonkeyPatch)
         verify_cache(cache_of(rig), workers=1)
 
 
+def test_a_file_that_may_not_be_read_is_damaged(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of the cache that its owner may not open is named, and the others are checked."""
+    opened, refused = layout.open_file, list[Path]()
+
+    def refuse(cache_dir: Path, path: Path, *, writable: bool = False) -> int:
+        if path.parts[0] in (layout.SLABS_DIR, layout.FLAT_DIR) and refused in ([], [path]):
+            refused[:] = [path]
+            raise PermissionError(13, "Permission denied")
+        return opened(cache_dir, path, writable=writable)
+
+    monkeypatch.setattr(layout, "open_file", refuse)
+    found = verify_cache(cache_of(rig), workers=1)
+    (damage,) = found.damages
+    assert damage.path == cache_of(rig) / refused[0]
+    assert damage.what == "the file cannot be read: Permission denied"
+    assert found.files > 1
+    assert found.chunks
+
+
 def test_a_file_that_cannot_be_opened_is_not_damaged(rig: Rig) -> None:
     """Without descriptors the check fails, and names no file as damaged, which would have the
     proxy drop it."""

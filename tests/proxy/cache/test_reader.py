@@ -99,7 +99,7 @@ def test_no_descriptors_left_costs_no_cache(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES])
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
 def test_what_says_nothing_about_a_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
@@ -157,9 +157,18 @@ def test_chunks_are_checked_up_to_the_first_wrong_one(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("number", [errno.ENOENT, errno.EIO, errno.ESTALE, errno.EUCLEAN])
-def test_what_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """A file that has gone, or that the disk cannot read, is dropped, and fetched again."""
+@pytest.mark.parametrize(
+    "number",
+    [errno.ENOENT, errno.EIO, errno.ESTALE, errno.EUCLEAN, errno.EACCES, errno.EPERM],
+)
+def test_what_is_damage(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    number: int,
+) -> None:
+    """A file that has gone, that may not be read, or that the disk cannot read, is dropped, named
+    once in the log, and fetched again."""
     rig = Rig(tmp_path, PATHS, chunk_size_bytes=20_000)
     broken: set[int] = set()
     opened = CacheFile.open
@@ -178,6 +187,9 @@ def test_what_is_damage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number:
             assert await read_path(node, b"big") == BIG
             assert node.counts.values[Counter.CACHE_CORRUPT] == len(broken) == 1
             assert not broken & set(node._cache.files)
+            assert await read_path(node, b"big") == BIG
+            (line,) = [text for text in caplog.messages if "dropped the cache file" in text]
+            assert "broken" in line
 
     asyncio.run(run())
 
