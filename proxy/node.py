@@ -243,8 +243,7 @@ class Names(Protocol):
         """Returns the entry at a path; b"" is the root. Raises: NotFound, NotADirectory."""
 
     async def by_ino(self, snapshot: Snapshot, ino: int) -> Entry:
-        """Returns the entry with an inode number. Raises: NotFound if this node does not know
-        it."""
+        """Returns the entry with an inode number. Raises: NotFound if the snapshot has none."""
 
     async def file(self, snapshot: Snapshot, path: bytes) -> Entry | SnapshotFile:
         """Returns the file at a path, or an entry that is not a file. Raises: NotFound,

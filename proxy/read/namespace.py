@@ -165,7 +165,7 @@ class Namespace:
         NotFound."""
         if ino == ROOT_INO:
             return snapshot.root
-        return _file_or_node(snapshot, ino, self.row(snapshot, ino))
+        return _file_or_node(snapshot, ino, await self._loader.find(snapshot, ino))
 
     async def entry(self, snapshot: Snapshot, path: bytes) -> Entry:
         """Returns the entry at a path. Raises: NotFound, NotADirectory, InvalidInput."""
@@ -198,11 +198,10 @@ class Namespace:
         return None if row is None else (ino, row)
 
     async def by_ino(self, snapshot: Snapshot, ino: int) -> Entry:
-        """Returns the entry with an inode number. Raises: NotFound if this node does not know
-        it."""
+        """Returns the entry with an inode number. Raises: NotFound if the snapshot has none."""
         if ino == ROOT_INO:
             return snapshot.root
-        row = self.row(snapshot, ino)
+        row = await self._loader.find(snapshot, ino)
         return name_rows.node_of(ino, row.parent, row)
 
     async def lookup(self, snapshot: Snapshot, parent: int, name: bytes) -> Entry:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
@@ -29,6 +29,7 @@ from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.nodecache.name_rows import EntryRow
 from lodefs.chunkstore.protocol.wire import Snapshot
 from lodefs.chunkstore.repo.pack_reader import check_tree, damaged
+from lodefs.chunkstore.system.lru import Lru
 from lodefs.proxy.metrics.counters import Counter, Counts
 from lodefs.proxy.read.directories.directory_rows import DirectoryRows, name_of
 from lodefs.proxy.read.directories.tree_budget import TreeRoom
@@ -54,6 +55,27 @@ class _Ahead:
         self.task: asyncio.Task[None] | None = None
 
 
+class _Search:
+    """The directories that a search for unknown numbers reads next, each with the size of its tree,
+    and how many it may read: no more than the commit claims."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.waiting = deque([(ROOT_INO, snapshot.root.size_bytes)])
+        self.left = snapshot.directories
+
+    def next_group(self) -> list[int]:
+        """Returns the directories that are read together; none at the end."""
+        group = list(islice(self.waiting, min(self.left, ROUND_DIRECTORIES_MAX)))
+        return [ino for ino, _ in group[: _fitting([size_bytes for _, size_bytes in group])]]
+
+    def read(self, count: int, below: Iterable[tuple[int, int]]) -> None:
+        """Notes that the first ``count`` directories were read, and which they have."""
+        for _ in range(count):
+            self.waiting.popleft()
+        self.left -= count
+        self.waiting.extend(below)
+
+
 class DirectoryLoader:
     """Loads directories of one store. For use on the event loop only."""
 
@@ -70,14 +92,46 @@ class DirectoryLoader:
         # Rounds that may load a directory
         self._rounds: dict[tuple[str, int], asyncio.Task[None]] = {}
         self._ahead: OrderedDict[str, _Ahead] = OrderedDict()  # by commit
+        self._searches: Lru[str, _Search] = Lru(WALKS_MAX)  # by commit
+        self._steps: SharedTasks[str, None] = SharedTasks()
+
+    async def find(self, snapshot: Snapshot, ino: int) -> EntryRow:
+        """Returns the row of an entry. If the node does not know its number, it loads directories
+        of the snapshot until it does: a mount keeps its numbers when the cache is lost. Each
+        directory is read once, whatever is asked for. Raises: NotFound if the snapshot has no such
+        number; what ``read_all`` raises; DeadlineExceeded."""
+        row = self._rows.find(snapshot, ino)
+        if row is not None:
+            return row
+        search = self._searches.get(snapshot.commit)
+        if search is None:
+            search = _Search(snapshot)
+            self._searches.put(snapshot.commit, search)
+        try:
+            async with asyncio.timeout(self._deadline_s):
+                while row is None and search.next_group():
+                    await self._steps.run(
+                        snapshot.commit, lambda: self._search_on(snapshot, search)
+                    )
+                    row = self._rows.find(snapshot, ino)
+        except TimeoutError as error:
+            late = f"inode {ino} of {name_of(snapshot)} was not found in {self._deadline_s:g} s"
+            raise DeadlineExceeded(late) from error
+        return self._rows.row(snapshot, ino) if row is None else row
+
+    async def _search_on(self, snapshot: Snapshot, search: _Search) -> None:
+        inos = search.next_group()
+        outcomes = await self.read_all(snapshot, inos)
+        below = await self._pools.disk.run(_directories_below, inos, outcomes)
+        search.read(len(inos), below)
 
     async def ensure(self, snapshot: Snapshot, ino: int) -> None:
         """Loads a directory's children, unless that was done before. Raises: NotADirectory;
-        NotFound if the node does not know the number; Corrupt, Unavailable, Denied,
+        NotFound if the snapshot has no such number; Corrupt, Unavailable, Denied,
         DeadlineExceeded."""
         if self._rows.is_loaded(snapshot, ino):
             return
-        row = self._rows.row(snapshot, ino)
+        row = await self.find(snapshot, ino)
         if row.kind != Kind.DIRECTORY:
             raise NotADirectory(f"inode {ino} of {name_of(snapshot)} is not a directory")
         key = (snapshot.commit, ino)
@@ -262,6 +316,18 @@ def _fitting(sizes_bytes: Sequence[int]) -> int:
         if n and total_bytes > ROUND_SIZE_BYTES_MAX:
             return n
     return len(sizes_bytes)
+
+
+def _directories_below(inos: Sequence[int], outcomes: Sequence[Outcome]) -> list[tuple[int, int]]:
+    """Returns the subdirectories of directories, each with the size of its tree. Those that cannot
+    be read are left out."""
+    return [
+        (child_ino(ino, entry.name), entry.size_bytes)
+        for ino, outcome in zip(inos, outcomes, strict=True)
+        if not isinstance(outcome, LodefsError)
+        for entry in outcome
+        if entry.kind is Kind.DIRECTORY
+    ]
 
 
 def _directories(ino: int, entries: Sequence[TreeEntry]) -> list[int]:

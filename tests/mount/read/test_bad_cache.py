@@ -7,6 +7,7 @@ import json
 import mmap
 import os
 import random
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -221,3 +222,31 @@ def test_the_proxy_is_killed_and_comes_back(make: Makes) -> None:
         for name in ("big0", "big1", "small/59"):
             assert read_again(mounts.place, name) == FILES[name]
         node.restart()
+
+
+@pytest.mark.parametrize("harm", ["removed", "replaced"])
+def test_the_cache_directory_is_lost(make: Makes, harm: str) -> None:
+    """Files that are open, and paths, are read on while the cache's directory is removed, or
+    another one put in its place: all bytes are right, and none of the reads fails."""
+    node, mounts = make()
+    fds = {name: os.open(mounts.place / name, os.O_RDONLY) for name in FILES}
+    try:
+        fill(node, mounts)
+        elsewhere = node.cache_dir.rename(node.cache_dir.with_name("elsewhere"))
+        if harm == "replaced":
+            node.cache_dir.mkdir()
+        shutil.rmtree(elsewhere)
+
+        def is_begun_anew() -> bool:
+            for name, content in FILES.items():
+                forget(mounts.place / name)
+                assert os.pread(fds[name], len(content), 0) == content
+                assert read_again(mounts.place, name) == content
+                assert name.partition("/")[0] in os.listdir(mounts.place)
+            return bool(node.cache_files()) and "starting a new one" in node.log
+
+        until(is_begun_anew)
+        assert is_begun_anew()
+    finally:
+        for fd in fds.values():
+            os.close(fd)

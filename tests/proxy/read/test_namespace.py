@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,13 +17,15 @@ from lodefs.chunkstore.format.tree import Kind, TreeEntry
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.proxy.fetch.known_damage import KEPT_FOR_S
 from lodefs.proxy.metrics.counters import Counter
+from lodefs.proxy.node import SnapshotFile
 from lodefs.proxy.read import namespace
 from lodefs.proxy.read.directories import directory_loader, directory_rows
 from lodefs.proxy.read.directories.tree_budget import TreeRoom
 from lodefs.proxy.read.directories.tree_source import Outcome
 from lodefs.proxy.service.store_node import StoreNode
 from tests.support.chunkstore.handmade import Files, Link, Program
-from tests.support.proxy.rig import REPO, Rig, until
+from tests.support.proxy.rig import REPO, Rig, read_file, until
+from tests.support.proxy.rig import run as run_rig
 
 AWKWARD: Files = {
     b"new\nline": b"1",
@@ -420,3 +423,77 @@ def test_stored_forms_have_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPat
                 await node.names.tree(snapshot, 1)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("asked", ["children", "entry", "file"])
+def test_numbers_of_a_lost_cache_are_found_again(tmp_path: Path, asked: str) -> None:
+    """A mount asks a node with an empty cache for numbers that it has from the last one: they are
+    found, at any depth, and each tree is read once, whatever is asked for."""
+    rig = Rig(tmp_path, {b"%d/%d/%d/f" % (n // 9, n % 9 // 3, n % 3): b"%d" % n for n in range(27)})
+    known: dict[bytes, int] = {}
+
+    async def walk(node: StoreNode) -> None:
+        snapshot = await node.names.snapshot(REPO, "main")
+        for path in rig.files:
+            entry = await node.names.entry(snapshot, path)
+            known[path], known[path[:-2]] = entry.ino, entry.parent
+
+    async def ask(node: StoreNode) -> None:
+        snapshot = await node.names.snapshot(REPO, "main")
+
+        async def found(path: bytes) -> None:
+            if asked == "children":
+                assert names(await node.names.children(snapshot, known[path[:-2]], limit=9)) == [
+                    b"f"
+                ]
+            elif asked == "entry":
+                assert (await node.names.by_ino(snapshot, known[path])).name == b"f"
+            else:
+                file = await node.names.file_by_ino(snapshot, known[path])
+                assert isinstance(file, SnapshotFile)
+                assert (await read_file(node, file))[0] == rig.files[path]
+
+        await asyncio.gather(*map(found, rig.files))
+        assert node.counts.values[Counter.TREES_LOADED] == 1 + 3 + 9 + 27
+        for _ in range(2):
+            with pytest.raises(NotFound):
+                await node.names.by_ino(snapshot, 42)
+        assert node.counts.values[Counter.TREES_LOADED] == 1 + 3 + 9 + 27
+
+    run_rig(rig, walk)
+    shutil.rmtree(tmp_path / "cache")
+    run_rig(rig, ask)
+
+
+def test_a_number_is_found_beside_a_damaged_directory(tmp_path: Path) -> None:
+    """A search leaves out a directory that cannot be read, and goes on after an outage."""
+    rig = Rig(tmp_path, {b"a/f": b"1", b"b/c/f": b"2"})
+    known = inodes.child_ino(inodes.child_ino(inodes.child_ino(1, b"b"), b"c"), b"f")
+    lost = inodes.child_ino(inodes.child_ino(1, b"a"), b"f")
+
+    async def ask(node: StoreNode) -> None:
+        snapshot = await node.names.snapshot(REPO, "main")
+        trees = node.names._loader._trees
+        read = trees.read_all
+        calls = 0
+
+        async def fail(entries: Sequence[TreeEntry]) -> list[Outcome]:
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                raise Unavailable("an outage")
+            outcomes = await read(entries)
+            return [
+                Corrupt("broken") if entry.name == b"a" else outcome
+                for entry, outcome in zip(entries, outcomes, strict=True)
+            ]
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(trees, "read_all", fail)
+            with pytest.raises(Unavailable, match="an outage"):
+                await node.names.by_ino(snapshot, known)
+            assert (await node.names.by_ino(snapshot, known)).name == b"f"
+            with pytest.raises(NotFound):
+                await node.names.by_ino(snapshot, lost)
+
+    run_rig(rig, ask)

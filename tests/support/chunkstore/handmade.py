@@ -75,9 +75,11 @@ class Handmade:
         self._write_chunks(
             [content for content in map(_content, files.values()) if content is not None]
         )
-        root = self._directory(b"", _nested(files))
+        nested = _nested(files)
+        root = self._directory(b"", nested)
         counts = (
             sum(1 for value in files.values() if value is not None),
+            _directories(nested),
             sum(len(_content(value) or b"") for value in files.values()),
         )
         return self.commit_root(repo, root, branch=branch, message=message, counts=counts)
@@ -89,9 +91,9 @@ class Handmade:
         *,
         branch: str = "main",
         message: str = "by hand",
-        counts: tuple[int, int] = (0, 0),
+        counts: tuple[int, int, int] = (0, 1, 0),
     ) -> CommitId:
-        """Commits a root directory, right or wrong; ``counts``: files and their bytes."""
+        """Commits a root directory, right or wrong; ``counts``: files, directories, bytes."""
         refs = self.store.refs(repo)
         latest = refs.latest(BRANCHES, branch)
         parents = (latest.commit,) if latest is not None and latest.commit is not None else ()
@@ -102,8 +104,8 @@ class Handmade:
             time_s=1_700_000_000,
             message=message,
             files=counts[0],
-            directories=1,
-            size_bytes=counts[1],
+            directories=counts[1],
+            size_bytes=counts[2],
             large=Large(0, 0),
             metadata=self.metadata,
         )
@@ -200,3 +202,7 @@ def _nested(files: Files) -> dict[bytes, object]:
         else:
             place[name] = value
     return root
+
+
+def _directories(nested: dict[bytes, object]) -> int:
+    return 1 + sum(_directories(below) for below in nested.values() if isinstance(below, dict))

@@ -134,7 +134,7 @@ async def _small_node(config: Config, _: StoreCalls) -> AsyncIterator[OpenedNode
     cache = CacheSettings(config.cache_dir, config.cache_size_bytes_max or 0, free_size_bytes_min=0)
     node = StoreNode(store, NodeSettings(cache, keep_every_s=KEEP_EVERY_S))
     try:
-        yield OpenedNode(node)
+        yield OpenedNode(node, is_lost=node.is_cache_lost)
     finally:
         await node.close()
 
