@@ -3,8 +3,8 @@
 The proxy writes the cache; this only reads it (chunkstore/nodecache/layout.py). The view of the
 index is old until it catches up, and can be wrong in one way only: it names files that are gone. As
 long as the index is the same, a file's bytes never change and its number is never used again. If
-somebody removed the index, a new one numbers files from the beginning. So after opening a file, a
-reader checks that the index still lies where it was.
+somebody removed the index, a new one numbers files from the beginning. So a reader that has opened
+a file, or heard of one from the proxy, checks that the index still lies where it was.
 """
 
 from __future__ import annotations
@@ -218,10 +218,12 @@ class CacheView:
         return file, offset + first - start, size_bytes
 
     def tell(self, ino: int, place: CacheExtent) -> OpenFile | None:
-        """Stores an extent that the proxy reports. Returns the file if it exists."""
+        """Stores an extent that the proxy reports. Returns the file if it exists, and the proxy
+        still has the index of this view: another one has other files with the same numbers."""
         file = self._files.get(place.number) or self._open_told(place)
-        if file is None:
+        if file is None or not self.is_current():
             return None
+        self._files.put(place.number, file)
         end = place.first + place.size_bytes
         for step in range(place.first // TOLD_STEP_BYTES, (end - 1) // TOLD_STEP_BYTES + 1):
             self._told.put((ino, step), (file, place.first, end, place.offset))
@@ -232,13 +234,9 @@ class CacheView:
         kind = FileKind.FLAT if place.content else FileKind.SLAB
         row = FileRow(kind, FileState.OPEN, self._boot, place.content, 0, 0, 0)
         try:
-            file = OpenFile(self._place, place.number, row)
+            return OpenFile(self._place, place.number, row)
         except OSError:
             return None
-        if not self.is_current():
-            return None  # for the reason given in _open
-        self._files.put(place.number, file)
-        return file
 
     # --- metadata
 

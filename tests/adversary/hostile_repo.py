@@ -64,7 +64,7 @@ def lying_commit(
     liar = _Liar(Handmade(store, chunk_size_bytes=CHUNK_SIZE_BYTES, pack_chunks=PACK_CHUNKS))
     root = liar.directory(b"", b"", entries, claims)
     contents = [_content(value) for value in entries.values() if value is not None]
-    counts = len(contents), sum(map(len, contents))
+    counts = len(contents), 1, sum(map(len, contents))
     return liar.made.commit_root(repo, root, branch=branch, counts=counts)
 
 

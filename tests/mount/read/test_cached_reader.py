@@ -21,7 +21,7 @@ from lodefs.chunkstore.nodecache import view as view_module
 from lodefs.chunkstore.nodecache.cached_snapshot import RETRY_S
 from lodefs.chunkstore.nodecache.layout import FileKind
 from lodefs.chunkstore.nodecache.view import CacheView, open_view, remove_leftovers
-from lodefs.chunkstore.protocol.wire import CachePlace, Snapshot
+from lodefs.chunkstore.protocol.wire import CacheExtent, CachePlace, Snapshot
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.mount.read import memory_fit
 from lodefs.proxy.metrics.counters import Counter
@@ -266,6 +266,25 @@ def test_a_new_index_at_the_same_place(place: Place, tmp_path: Path) -> None:
     place.monitor.maintain()
     assert place.monitor.view is None
     assert place.read(b"one") == FILES[b"one"]
+    shutil.rmtree(place.cache / layout.INDEX_DIR)
+    os.rename(tmp_path / "elsewhere", place.cache / layout.INDEX_DIR)
+
+
+def test_a_place_in_a_new_cache_is_not_looked_for_in_an_old_one(
+    place: Place, tmp_path: Path
+) -> None:
+    """A proxy that has begun a new cache tells of a file with a number that an old one has, too:
+    its bytes are asked for, since those of the old file are others."""
+    place.warm()
+    ino = place.ino(b"one")
+    client = place.clients[0].mounted(place.snapshot)
+    (told,) = client.locate(ino, 0, 7)
+    assert isinstance(told, CacheExtent)
+    assert place.view.tell(ino, told) is not None
+    os.rename(place.cache / layout.INDEX_DIR, tmp_path / "elsewhere")
+    (place.cache / layout.INDEX_DIR).mkdir()
+    assert place.view.tell(ino, told) is None
+    assert place.monitor.fetch(client, ino, 0, 7) == [FILES[b"one"]]
     shutil.rmtree(place.cache / layout.INDEX_DIR)
     os.rename(tmp_path / "elsewhere", place.cache / layout.INDEX_DIR)
 
