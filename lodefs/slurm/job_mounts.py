@@ -16,6 +16,7 @@ import msgspec
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, Unavailable
 from lodefs.chunkstore.system.safe_open import PLACE, closing, open_plain
+from lodefs.mount.helper.deadline_calls import left_s
 from lodefs.mount.helper.interface import Source
 from lodefs.mount.kernel import detached_mounts
 from lodefs.mount.service.interface import MountClaim, MountHandle, MountService
@@ -129,8 +130,7 @@ class JobMounts:
                         pin_s=pin_s)  # fmt: skip
 
         def acquire() -> MountHandle:
-            left_s = max(deadline_s - time.monotonic(), 0.001)
-            return self._service.acquire(record.user(shown), wanted, None, left_s)
+            return self._service.acquire(record.user(shown), wanted, None, left_s(deadline_s))
 
         return _patiently(acquire, until_s).place
 

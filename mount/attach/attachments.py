@@ -21,6 +21,7 @@ from blake3 import blake3
 
 from lodefs.chunkstore.errors import InvalidInput, LodefsError, NoSpace
 from lodefs.chunkstore.format.names import check_repo, check_revision, split_path
+from lodefs.mount.helper.deadline_calls import left_s
 from lodefs.mount.helper.interface import Source
 from lodefs.mount.service.interface import MountClaim, User
 from lodefs.mount.service.shared_mounts import SharedMounts
@@ -96,8 +97,8 @@ class Attachments:
             commit = rev if fixed else self._resolved(source, rev, timeout_s)
             user = attached_user(uid, source, commit)
             self._check_count(user)
-            left_s = max(deadline_s - time.monotonic(), 0.001)
-            held = self._mounts.acquire(user, MountClaim(source=source, rev=commit), None, left_s)
+            wanted = MountClaim(source=source, rev=commit)
+            held = self._mounts.acquire(user, wanted, None, left_s(deadline_s))
             self._note_asker(held.place, uid)
             with self._lock:
                 self._open[user] += 1

@@ -37,7 +37,7 @@ from lodefs.mount.csi.generated import csi_pb2 as pb
 from lodefs.mount.csi.rpc import Method, check_fields, labels
 from lodefs.mount.csi.targets import Targets
 from lodefs.mount.csi.writing import PodChanges
-from lodefs.mount.helper.deadline_calls import Calls
+from lodefs.mount.helper.deadline_calls import Calls, left_s
 from lodefs.mount.helper.volume_locks import VolumeLocks
 from lodefs.mount.service.interface import POD_CHANGES, MountService, User
 from lodefs.mount.volumes.openings import Opened
@@ -146,13 +146,13 @@ class NodeServer:
         """The mount that is to be shown at the target."""
         user, options, token = wanted.user, wanted.options, wanted.secrets.token
         if not wanted.writes or self._changes is None:
-            held = self._service.acquire(user, options.wanted, token, _left_s(deadline_s))
+            held = self._service.acquire(user, options.wanted, token, left_s(deadline_s))
             return Opened(held.place, held)
         volume = options.writable(user.volume)
-        left_s = _left_s(deadline_s)
-        opened = self._changes.open(user, volume, wanted.secrets, wanted.label, left_s)
+        timeout_s = left_s(deadline_s)
+        opened = self._changes.open(user, volume, wanted.secrets, wanted.label, timeout_s)
         if wanted.is_alone and opened.below.is_new:
-            self._changes.check_alone(user, _left_s(deadline_s))
+            self._changes.check_alone(user, left_s(deadline_s))
         return opened
 
     def _check_seen(self, place: str) -> None:
@@ -165,7 +165,7 @@ class NodeServer:
 
     def _read(self, target: str, deadline_s: float) -> None:
         """Reads through the mount. If the kernel hangs, this blocks a thread and not the call."""
-        limit_s = min(READ_TIMEOUT_S, _left_s(deadline_s))
+        limit_s = min(READ_TIMEOUT_S, left_s(deadline_s))
         self._reads.run(("read", target), partial(self._targets.read_root, target), limit_s)
 
     def _undo(self, user: User) -> None:
@@ -187,7 +187,7 @@ class NodeServer:
             if len(user.volume.encode()) <= ID_BYTES_MAX:  # nobody can hold another one
                 for driver in ("", POD_CHANGES):
                     one = msgspec.structs.replace(user, driver=driver)
-                    self._service.release(one, _left_s(deadline_s))
+                    self._service.release(one, left_s(deadline_s))
         return pb.NodeUnpublishVolumeResponse()
 
     def _stats(self, request: pb.NodeGetVolumeStatsRequest, timeout_s: float) -> object:
@@ -282,7 +282,3 @@ def _stats_of(place: str, problem: str) -> pb.NodeGetVolumeStatsResponse:
         usage=[usage(unit=usage.BYTES, total=size, used=used, available=left)],
         volume_condition=condition,
     )
-
-
-def _left_s(deadline_s: float) -> float:
-    return max(deadline_s - time.monotonic(), 0.001)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Hashable
 from typing import Generic, TypeVar
 
@@ -151,3 +152,8 @@ def _name(key: Hashable) -> str:
     """The name of work for a log: the words of its key."""
     parts = key if isinstance(key, tuple) else (key,)
     return " ".join(part for part in parts if isinstance(part, str))
+
+
+def left_s(deadline_s: float) -> float:
+    """Returns the time until a deadline, as a time limit, which may not be 0."""
+    return max(deadline_s - time.monotonic(), 0.001)

@@ -22,6 +22,7 @@ from lodefs.chunkstore.protocol.cache_control import (
 from lodefs.chunkstore.protocol.connection import parse_address
 from lodefs.chunkstore.protocol.control_client import ControlClient
 from lodefs.mount.helper import helper_requests
+from lodefs.mount.helper.deadline_calls import left_s
 from lodefs.mount.helper.helper_client import MountHelper
 from lodefs.mount.helper.interface import MountStatus, ResolvedCommit, Source, Traffic
 from lodefs.mount.helper.tokens import read_token
@@ -72,7 +73,7 @@ class KernelMounts:
         deadline_s = time.monotonic() + timeout_s
         options = self._options(source, rev, "", timeout_s)
         with _told(options.proxy, timeout_s):
-            snapshot = mount_target.resolve(options, _left_s(deadline_s)).snapshot
+            snapshot = mount_target.resolve(options, left_s(deadline_s)).snapshot
         return ResolvedCommit(snapshot.commit, snapshot.files, snapshot.size_bytes)
 
     def mount(self, source: Source, commit: str, place: str, timeout_s: float) -> None:
@@ -80,7 +81,7 @@ class KernelMounts:
         deadline_s = time.monotonic() + timeout_s
         options = self._options(source, commit, place, timeout_s)
         with _told(options.proxy, timeout_s):
-            self._helper.run(MountRequest(options), _left_s(deadline_s))
+            self._helper.run(MountRequest(options), left_s(deadline_s))
 
     def unmount(self, place: str, timeout_s: float, *, abort: bool = False) -> None:
         """See NodeMounts."""
@@ -142,7 +143,7 @@ class KernelMounts:
         options = self._options(source, "", place, timeout_s)
         if not parse_address(options.proxy).path:
             request = TakeOver(place, self._log_path, options.token)
-            self._helper.run(request, _left_s(deadline_s))
+            self._helper.run(request, left_s(deadline_s))
 
     def traffic(self, place: str, timeout_s: float) -> Traffic | None:
         """See NodeMounts."""
@@ -203,7 +204,7 @@ class KernelMounts:
         calls = ControlClient(proxy, read_token(source, self._environ, self._log))
         try:
             with _told(proxy, timeout_s):
-                yield calls, _left_s(deadline_s)
+                yield calls, left_s(deadline_s)
         finally:
             calls.close()
 
@@ -216,10 +217,6 @@ class KernelMounts:
             return self._helper.run(helper_requests.Look(place), left_s).is_dead
         except Unavailable:
             return False
-
-
-def _left_s(deadline_s: float) -> float:
-    return max(deadline_s - time.monotonic(), 0.001)
 
 
 def _on_top(table: list[mount_table.Mount]) -> list[mount_table.Mount]:

@@ -6,9 +6,8 @@ removes. A mount has one lock for work that may take long, and another for its r
 release waits for no mount.
 
 Calls that wait for one mount are done together. One look at it serves all calls that came before
-the look. The first call that may write the record writes the changes of all that wait, in one file,
-before any of them is answered. So hundreds of containers that start at once cost a mount one look
-and one or two files; and every answered change is on disk, as if each was written alone.
+the look, and one file has the changes of all that wait (``RecordWriter``). So hundreds of
+containers that start at once cost a mount one look and one or two files.
 """
 
 from __future__ import annotations
@@ -26,13 +25,12 @@ import msgspec
 
 from lodefs.chunkstore.errors import (
     AlreadyExists,
-    DeadlineExceeded,
     Denied,
     LodefsError,
-    NoSpace,
     NotFound,
     Unavailable,
 )
+from lodefs.mount.helper.deadline_calls import left_s
 from lodefs.mount.helper.interface import NodeMounts, ResolvedCommit, Source
 from lodefs.mount.service.interface import WRITABLE, Health, Holding, MountClaim, MountHandle, User
 from lodefs.mount.service.machine_clock import CLOCK, Clock
@@ -49,15 +47,13 @@ from lodefs.mount.service.shared_mount import (
     unused,
     used,
 )
-from lodefs.mount.service.shared_slot import PendingChange, SharedSlot
+from lodefs.mount.service.shared_slot import RecordWriter, SharedSlot, locked
 
 HEALTH_TIMEOUT_S = 2.0  # for the proxy to answer for a snapshot
-LOCK_TIMEOUT_S = 30.0  # for another call to have written a mount's state
 _NODE_IS_SLOW = (
     "another call for this mount waits for the node's proxy or its store, which is slow or out of "
     "reach; try again"
 )
-_DISK_IS_SLOW = "the disk of the mounts' state is busy; try again"
 _log = logging.getLogger("lodefs.mounter")
 
 
@@ -97,15 +93,15 @@ class SharedMounts:
         self._boot = boot
         self._stores = stores
         self._on_change = on_change
-        self._closed = False
         self._lock = threading.Lock()
+        self.records = RecordWriter(files, self._lock)
         self._slots: dict[str, SharedSlot] = {}
         self._under_way: list[Acquiring] = []
         for mount in files.load():
             slot = self._add(mount)
             slot.is_written = True
             if started(mount, boot) != mount:
-                self._write(slot, partial(started, boot=boot), is_release=True)
+                self.records.write(slot, partial(started, boot=boot), is_release=True)
 
     def resolve(self, wanted: MountClaim, token: str | None, timeout_s: float) -> ResolvedCommit:
         """See MountService."""
@@ -126,14 +122,14 @@ class SharedMounts:
             self._held(user, wanted, token, deadline_s) as slot,
         ):
             if not user.keeps_data:
-                with _locked(slot.lock, deadline_s, _NODE_IS_SLOW):
+                with locked(slot.lock, deadline_s, _NODE_IS_SLOW):
                     self._check_token(slot, user, wanted, token, deadline_s)
                     if slot.looked_s < asked_s:
                         self.bring_up(slot, deadline_s)
             under_way.slot = slot
             is_new = slot.mount.usage(user) is None
             usage = Usage(user, wanted, self.clock.now_s())
-            self._write(slot, partial(under_way.put_into, usage=usage), _left_s(deadline_s))
+            self.records.write(slot, partial(under_way.put_into, usage=usage), left_s(deadline_s))
         if wanted.pin_s is not None:
             self._on_change()
         return msgspec.structs.replace(self._held_by(slot), is_new=is_new)
@@ -154,7 +150,7 @@ class SharedMounts:
         same = status is not None and status.alive and status.ready
         if status is None or not same or status.commit != found.commit:
             if status is not None:
-                self.node.unmount(place, _left_s(deadline_s))
+                self.node.unmount(place, left_s(deadline_s))
             raise NotFound(f"{place}: there is no living mount of {found.commit}")
         with self._lock:
             slot = next((slot for slot in self._slots.values() if slot.place == place), None)
@@ -169,7 +165,7 @@ class SharedMounts:
             slot.holders += 1
         with self._staying(slot):
             usage = Usage(user, wanted, self.clock.now_s())
-            self._write(slot, partial(used, usage=usage), _left_s(deadline_s))
+            self.records.write(slot, partial(used, usage=usage), left_s(deadline_s))
 
     def release(self, user: User, timeout_s: float) -> None:
         """See MountService. Cancels an acquire that is under way, unless its user may have another
@@ -183,7 +179,9 @@ class SharedMounts:
             writing = [one.slot for one in overtaken if one.slot is not None]
             held = [slot for slot in self._slots.values() if slot.mount.usage(user) is not None]
         for slot in {slot.key: slot for slot in (*held, *writing)}.values():
-            self._write(slot, partial(unused, user=user), _left_s(deadline_s), is_release=True)
+            self.records.write(
+                slot, partial(unused, user=user), left_s(deadline_s), is_release=True
+            )
             slot.given.pop(user, None)
             self._on_change()
 
@@ -224,7 +222,7 @@ class SharedMounts:
         except Unavailable as error:
             _log.debug("cannot see who shows %s: %s", slot.key, error)
             return 0
-        self._write(slot, partial(lapsed, stale=stale), timeout_s, is_release=True)
+        self.records.write(slot, partial(lapsed, stale=stale), timeout_s, is_release=True)
         self._on_change()
         return len(stale)
 
@@ -265,11 +263,11 @@ class SharedMounts:
         if slot is None:
             raise NotFound(f"volume {volume} has no mount on this node")
         held = self._held_by(slot)
-        status = self.node.look(held.place, _left_s(deadline_s))
+        status = self.node.look(held.place, left_s(deadline_s))
         if status is None or not status.alive:
             return Health(held, "its mount is dead and is being made again")
         try:
-            limit_s = min(HEALTH_TIMEOUT_S, _left_s(deadline_s))
+            limit_s = min(HEALTH_TIMEOUT_S, left_s(deadline_s))
             self.node.resolve(self.source_of(slot.mount), slot.mount.commit, limit_s)
         except LodefsError as error:
             return Health(held, f"the node's proxy is not well: {error}")
@@ -282,7 +280,7 @@ class SharedMounts:
 
     def close(self) -> None:
         """Ends all writing: calls under way raise Unavailable. Mounts are not touched."""
-        self._closed = True
+        self.records.close()
 
     def slots(self) -> list[SharedSlot]:
         """All mounts, for reading."""
@@ -303,11 +301,11 @@ class SharedMounts:
         """Ensures that it is mounted. The caller holds the slot's lock."""
         mount, begun_s = slot.mount, time.monotonic()
         self.files.make_place(slot.place)
-        status = self.node.look(slot.place, _left_s(deadline_s))
+        status = self.node.look(slot.place, left_s(deadline_s))
         if status is not None and not status.ready:  # left incomplete by a killed service
-            self.node.unmount(slot.place, _left_s(deadline_s))
+            self.node.unmount(slot.place, left_s(deadline_s))
         if status is None or not status.alive or not status.ready:
-            self.node.mount(self.source_of(mount), mount.commit, slot.place, _left_s(deadline_s))
+            self.node.mount(self.source_of(mount), mount.commit, slot.place, left_s(deadline_s))
         slot.is_dead, slot.looked_s = False, begun_s
 
     def take_down(self, slot: SharedSlot, timeout_s: float) -> bool:
@@ -329,7 +327,9 @@ class SharedMounts:
 
     def pinned(self, slot: SharedSlot, until_s: float) -> None:
         """Records that its data is pinned until this time (Unix)."""
-        self._write(slot, lambda mount: msgspec.structs.replace(mount, pinned_until_s=until_s))
+        self.records.write(
+            slot, lambda mount: msgspec.structs.replace(mount, pinned_until_s=until_s)
+        )
 
     @contextmanager
     def _acquiring(self, user: User) -> Iterator[Acquiring]:
@@ -387,7 +387,7 @@ class SharedMounts:
             if known is not None:
                 known.holders += 1
                 return known
-        found = self.resolve(wanted, token, _left_s(deadline_s))
+        found = self.resolve(wanted, token, left_s(deadline_s))
         with self._lock:
             slot = self._find(source, found.commit, token)
             if slot is None:
@@ -435,19 +435,19 @@ class SharedMounts:
             if slot.renewal_problem:
                 self._renew(slot, deadline_s)
             return
-        self.resolve(checked, token, _left_s(deadline_s))
+        self.resolve(checked, token, left_s(deadline_s))
         if token is None:
             return
         self.files.keep_token(slot.key, token)
         slot.given[user] = token
         if not mount.has_token:
-            self._write(slot, lambda old: msgspec.structs.replace(old, has_token=True))
+            self.records.write(slot, lambda old: msgspec.structs.replace(old, has_token=True))
         self._renew(slot, deadline_s)
 
     def _is_denied(self, wanted: MountClaim, token: str | None, deadline_s: float) -> bool:
         """Whether a token is no longer accepted, as far as that can be checked now."""
         try:
-            self.resolve(wanted, token, _left_s(deadline_s))
+            self.resolve(wanted, token, left_s(deadline_s))
         except Denied:
             return True
         except LodefsError:
@@ -458,9 +458,9 @@ class SharedMounts:
         """Makes a living mount use the stored token. A failure does not concern the caller: health
         reports it, and the next acquire tries again."""
         try:
-            status = self.node.look(slot.place, _left_s(deadline_s))
+            status = self.node.look(slot.place, left_s(deadline_s))
             if status is not None and status.alive:
-                self.node.renew(self.source_of(slot.mount), slot.place, _left_s(deadline_s))
+                self.node.renew(self.source_of(slot.mount), slot.place, left_s(deadline_s))
         except LodefsError as error:
             slot.renewal_problem = str(error)
             _log.warning("the mount %s keeps its earlier token: %s", slot.key, error)
@@ -468,90 +468,9 @@ class SharedMounts:
             slot.renewal_problem = ""
             _log.info("the mount %s now has another token", slot.key)
 
-    def write_again(self, slot: SharedSlot) -> None:
-        """Writes a mount's record again. Raises: NoSpace, Denied, Unavailable."""
-        self._write(slot, lambda mount: mount)
-
-    def _write(
-        self,
-        slot: SharedSlot,
-        change: Callable[[SharedMount], SharedMount],
-        timeout_s: float = LOCK_TIMEOUT_S,
-        *,
-        is_release: bool = False,
-    ) -> None:
-        """Writes a mount's new record to disk, then to memory. If the disk is full, a release is
-        kept in memory, and upkeep writes it later: a full disk must not keep a pod."""
-        mine = PendingChange(change, is_release=is_release)
-        with self._lock:
-            slot.pending.append(mine)
-        try:
-            with _locked(slot.writing, time.monotonic() + timeout_s, _DISK_IS_SLOW):
-                if not mine.is_done:
-                    self._write_pending(slot)
-        finally:
-            with self._lock:
-                if mine in slot.pending:
-                    slot.pending.remove(mine)
-        if mine.error is not None:
-            raise mine.error
-
-    def _write_pending(self, slot: SharedSlot) -> None:
-        """Writes all waiting changes of a mount; the caller has the lock for that."""
-        if self._closed:
-            raise Unavailable("another service has the mounts now; try again")
-        with self._lock:
-            pending, slot.pending = slot.pending, []
-        before = after = slot.mount
-        for one in pending:
-            after = one.applied(after)
-        if after == before and not (slot.is_behind and any(not one.is_release for one in pending)):
-            is_behind = slot.is_behind
-        else:
-            try:
-                self.files.write(after)
-                slot.is_written, is_behind = True, False
-            except (NoSpace, Denied, Unavailable) as error:
-                after = self._released(slot, pending, error)
-                is_behind = slot.is_behind or after != before
-            except BaseException:
-                with self._lock:  # each caller tries its own change
-                    slot.pending = pending + slot.pending
-                raise
-        with self._lock:
-            slot.mount, slot.is_behind = after, is_behind
-        for one in pending:
-            one.is_done = True
-
-    def _released(
-        self, slot: SharedSlot, pending: list[PendingChange], error: LodefsError
-    ) -> SharedMount:
-        """The mount with only its releases applied, since its file was not written."""
-        after = slot.mount
-        for one in pending:
-            if one.is_release:
-                after = one.applied(after)
-            else:
-                one.error = error
-        if after != slot.mount:
-            _log.warning("a release is not on disk yet: %s", error)
-            if not after.users:
-                self.files.forget(slot.key)  # needs no space
-        return after
-
     def _held_by(self, slot: SharedSlot) -> MountHandle:
         mount = slot.mount
         return MountHandle(slot.place, mount.commit, mount.files, mount.size_bytes)
-
-
-@contextmanager
-def _locked(lock: threading.Lock, deadline_s: float, why_late: str) -> Iterator[None]:
-    if not lock.acquire(timeout=_left_s(deadline_s)):
-        raise DeadlineExceeded(why_late)
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _places(slot: SharedSlot) -> set[str]:
@@ -562,7 +481,3 @@ def _places(slot: SharedSlot) -> set[str]:
 
 def _wishes_of(mount: SharedMount, wishes_of: tuple[str, str, bool]) -> list[MountClaim]:
     return [usage.wanted for usage in mount.users if usage.user.wishes_of == wishes_of]
-
-
-def _left_s(deadline_s: float) -> float:
-    return max(deadline_s - time.monotonic(), 0.001)

@@ -185,7 +185,7 @@ class MountUpkeep:
                 with self._noting_pin(slot):
                     self._unpin(slot)
             case WriteAgain():
-                self._mounts.write_again(slot)
+                self._mounts.records.write(slot, lambda mount: mount)
                 _log.info("the file of %s is written again", slot.key)
 
     def _pin(self, slot: SharedSlot, pin_s: int) -> None:
