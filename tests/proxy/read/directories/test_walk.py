@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lodefs.proxy.read.directories.directory_loader import DIRECTORIES_MAX, FRONTIER_MAX, Walk
+from lodefs.proxy.read.directories.walk import DIRECTORIES_MAX, FRONTIER_MAX, Walk
 
 Tree = dict[int, list[int]]  # the directories in each directory
 
