@@ -10,31 +10,28 @@ a file, or heard of one from the proxy, checks that the index still lies where i
 from __future__ import annotations
 
 import os
-import re
-import stat
 import time
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import accumulate, islice
+from itertools import accumulate
 from pathlib import Path
-from tempfile import TemporaryDirectory, gettempdir
 from typing import NamedTuple
 
 from lodefs.chunkstore.errors import Denied, NotFound, Unavailable, UnknownFormat
 from lodefs.chunkstore.format.inodes import child_ino
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.format.tree import Segment
+from lodefs.chunkstore.nodecache import index_logs, name_rows
 from lodefs.chunkstore.nodecache import layout as layout
-from lodefs.chunkstore.nodecache import name_rows
 from lodefs.chunkstore.nodecache.kv import KeyValues
 from lodefs.chunkstore.nodecache.layout import FileKind, FileRow, FileState
 from lodefs.chunkstore.nodecache.name_rows import EntryRow
 from lodefs.chunkstore.protocol.wire import CacheExtent, CachePlace, Entry, Page, Snapshot
 from lodefs.chunkstore.system import after_fork, libc
 from lodefs.chunkstore.system.lru import Lru
-from lodefs.chunkstore.system.safe_open import PLACE, closing, open_in_mount, open_regular
+from lodefs.chunkstore.system.safe_open import PLACE, open_regular
 
 BLOCK_CACHE_SIZE_BYTES = 8 * 1024 * 1024
 FILES_MAX = 192  # limit for a worker's descriptors
@@ -46,11 +43,6 @@ TOLD_MAX = 64  # extents that the proxy has reported
 CATCH_UP_PAUSE_S = 0.01
 CATCH_UP_SHARE = 20  # and at least this many times as long as the last one took
 SEGMENTS_SIZE_BYTES_MAX = 64 * 1024  # in a row; a file with more segments is left to the proxy
-_LOG_PREFIX = "lodefs-index-"
-_LOG_NAME = re.compile(r"LOG(\.old\.\d+)?")
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-RUN_DIRECTORY = "/run/lodefs"  # belongs to root
-LEFTOVERS_MAX = 1000  # limit for the names examined
 _M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # malloc.h
 
 
@@ -465,12 +457,10 @@ def open_view(
         layout.check_version(directory, layout.version_in(directory))
         boot = layout.boot_id()
         _give_memory_back()
-        folder = _log_folder()
-        remove_leftovers(folder)
-        with TemporaryDirectory(prefix=f"{_LOG_PREFIX}{os.getpid()}-", dir=folder) as log_dir:
+        with index_logs.directory() as log_dir:
             kv = RocksSecondary(
                 directory / layout.INDEX_DIR,
-                Path(log_dir),
+                log_dir,
                 block_cache_size_bytes=BLOCK_CACHE_SIZE_BYTES,
             )
         return CacheView(directory, kv, snapshot, boot=boot, clock=clock)
@@ -478,44 +468,6 @@ def open_view(
         raise Denied(f"{directory} may not be read: {error.strerror}") from error
     except OSError as error:
         raise Unavailable(f"{directory} cannot be read here: {error.strerror}") from error
-
-
-def _log_folder() -> Path:
-    """Returns the parent for the log directory that the index needs when it is opened: a place
-    where nobody else can make names or fill the disk, if there is one."""
-    for name in (RUN_DIRECTORY, os.environ.get("XDG_RUNTIME_DIR", "")):
-        with suppress(OSError):
-            found = os.stat(name)
-            is_ours = found.st_uid == os.geteuid()
-            if is_ours and not found.st_mode & _OTHERS_WRITE and os.access(name, os.W_OK):
-                return Path(name)
-    return Path(gettempdir())
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Removes the logs of this user's workers that were killed while they opened an index.
-
-    Anybody may make such names and fill the directories. So it leaves other users' directories
-    alone, touches no other file system, and removes only the logs themselves, and nothing below
-    them.
-    """
-    with suppress(OSError), closing(os.open(folder, os.O_RDONLY | os.O_DIRECTORY)) as place:
-        names = (name for name in os.listdir(place) if name.startswith(_LOG_PREFIX))
-        for name in islice(names, LEFTOVERS_MAX):
-            pid = name.removeprefix(_LOG_PREFIX).partition("-")[0]
-            if pid.isdecimal() and not Path("/proc", pid).exists():
-                with suppress(OSError):
-                    _remove_log(place, name)
-
-
-def _remove_log(place: int, name: str) -> None:
-    with closing(open_in_mount(place, name, PLACE | os.O_NOFOLLOW)) as fd:
-        if os.fstat(fd).st_uid != os.geteuid():
-            return
-        with closing(os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=fd)) as log_dir:
-            for log in filter(_LOG_NAME.fullmatch, os.listdir(log_dir)):
-                os.unlink(log, dir_fd=log_dir)
-    os.rmdir(name, dir_fd=place)
 
 
 def _give_memory_back() -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 from loadtests.rootraces.user import Move, plants, swaps
 from loadtests.rootraces.world import COMMIT, SOURCE, USER, World
 from lodefs.chunkstore.errors import Denied, LodefsError
-from lodefs.chunkstore.nodecache import damage_reports, view
+from lodefs.chunkstore.nodecache import damage_reports, index_logs
 from lodefs.chunkstore.objects.directory import TEMPORARY, DirectoryObjects
 from lodefs.chunkstore.protocol.figures import figure_files
 from lodefs.chunkstore.system.safe_open import closing
@@ -232,7 +232,7 @@ def leftovers(world: World) -> Attack:
     name = str(world.shared / "lodefs-index-4194999-x")
 
     def work() -> None:
-        view.remove_leftovers(world.shared)
+        index_logs.remove_leftovers(world.shared)
 
     moves = [swaps(name, str(world.roots)), swaps(f"{name}/LOG", str(world.roots / "LOG"))]
     return Attack(work, moves)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.chunkstore.nodecache.view import remove_leftovers
+from lodefs.chunkstore.nodecache.index_logs import remove_leftovers
 from lodefs.demo import Interruptions, change, differences
 from tests.support.chunkstore.child_process import Child, private_directory
 from tests.support.mount.mounts import until

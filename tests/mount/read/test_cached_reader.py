@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 
 from lodefs.chunkstore.errors import LodefsError, NotADirectory, NotFound, Unavailable
 from lodefs.chunkstore.format.inodes import ROOT_INO
+from lodefs.chunkstore.nodecache import index_logs
 from lodefs.chunkstore.nodecache import layout as layout
-from lodefs.chunkstore.nodecache import view as view_module
 from lodefs.chunkstore.nodecache.cached_snapshot import RETRY_S
+from lodefs.chunkstore.nodecache.index_logs import remove_leftovers
 from lodefs.chunkstore.nodecache.layout import FileKind
-from lodefs.chunkstore.nodecache.view import CacheView, open_view, remove_leftovers
+from lodefs.chunkstore.nodecache.view import CacheView, open_view
 from lodefs.chunkstore.protocol.wire import CacheExtent, CachePlace, Snapshot
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.mount.read import memory_fit
@@ -554,7 +555,7 @@ def test_what_others_leave_in_the_temporary_directory_takes_no_direct_reads(
     script += "for _ in range(1500):\n    os.mkdir('d')\n    os.chdir('d')\n"
     run([sys.executable, "-c", script, deep])
     run(["mount", "--bind", theirs, over])
-    monkeypatch.setattr(view_module, "_log_folder", lambda: tmp_path)
+    monkeypatch.setattr(index_logs, "folder", lambda: tmp_path)
     try:
         place.open(CachePlace(os.fsencode(place.cache), layout.VERSION), place.snapshot)
     finally:
@@ -570,10 +571,10 @@ def test_the_log_of_an_index_lies_where_nobody_else_writes(
 ) -> None:
     """In the user's directory of run time, where others fill nothing; else in the temporary one."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr(view_module, "RUN_DIRECTORY", str(tmp_path / "none"))
-    assert view_module._log_folder() == tmp_path
+    monkeypatch.setattr(index_logs, "RUN_DIRECTORY", str(tmp_path / "none"))
+    assert index_logs.folder() == tmp_path
     tmp_path.chmod(0o1777)
-    assert view_module._log_folder() == Path(tempfile.gettempdir())
+    assert index_logs.folder() == Path(tempfile.gettempdir())
 
 
 def test_index_errors_are_of_this_library(place: Place) -> None:

@@ -1,0 +1,67 @@
+"""The directory for logs that a reader's view of the index needs while it is opened."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from tempfile import TemporaryDirectory, gettempdir
+
+from lodefs.chunkstore.system.safe_open import PLACE, closing, open_in_mount
+
+RUN_DIRECTORY = "/run/lodefs"  # belongs to root
+LEFTOVERS_MAX = 1000  # limit for the names examined
+_PREFIX = "lodefs-index-"
+_LOG_NAME = re.compile(r"LOG(\.old\.\d+)?")
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+@contextmanager
+def directory() -> Iterator[Path]:
+    """Makes the directory for a block, and removes those of killed processes. Raises: OSError."""
+    place = folder()
+    remove_leftovers(place)
+    with TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", dir=place) as made:
+        yield Path(made)
+
+
+def folder() -> Path:
+    """Returns the parent of such directories: a place where nobody else can make names or fill the
+    disk, if there is one."""
+    for name in (RUN_DIRECTORY, os.environ.get("XDG_RUNTIME_DIR", "")):
+        with suppress(OSError):
+            found = os.stat(name)
+            is_ours = found.st_uid == os.geteuid()
+            if is_ours and not found.st_mode & _OTHERS_WRITE and os.access(name, os.W_OK):
+                return Path(name)
+    return Path(gettempdir())
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Removes the logs of this user's workers that were killed while they opened an index.
+
+    Anybody may make such names and fill the directories. So it leaves other users' directories
+    alone, touches no other file system, and removes only the logs themselves, and nothing below
+    them.
+    """
+    with suppress(OSError), closing(os.open(folder, os.O_RDONLY | os.O_DIRECTORY)) as place:
+        names = (name for name in os.listdir(place) if name.startswith(_PREFIX))
+        for name in islice(names, LEFTOVERS_MAX):
+            pid = name.removeprefix(_PREFIX).partition("-")[0]
+            if pid.isdecimal() and not Path("/proc", pid).exists():
+                with suppress(OSError):
+                    _remove_log(place, name)
+
+
+def _remove_log(place: int, name: str) -> None:
+    with closing(open_in_mount(place, name, PLACE | os.O_NOFOLLOW)) as fd:
+        if os.fstat(fd).st_uid != os.geteuid():
+            return
+        with closing(os.open(".", os.O_RDONLY | os.O_DIRECTORY, dir_fd=fd)) as log_dir:
+            for log in filter(_LOG_NAME.fullmatch, os.listdir(log_dir)):
+                os.unlink(log, dir_fd=log_dir)
+    os.rmdir(name, dir_fd=place)
