@@ -64,7 +64,7 @@ class MountOptions(msgspec.Struct, frozen=True, kw_only=True):
         return f"MountOptions({self.repo}@{self.rev} on {self.mountpoint} through {self.proxy})"
 
     def worker_count(self) -> int:
-        """The number of worker processes to start."""
+        """Returns the number of worker processes to start."""
         if self.workers:
             return self.workers
         return min(max(len(os.sched_getaffinity(0)), WORKERS_MIN), WORKERS_MAX)

@@ -44,7 +44,8 @@ class Handed(NamedTuple):
 
 
 def attached_user(uid: int, source: Source, commit: str) -> User:
-    """The holder of a mount for a user: one for each snapshot, however often the user has it."""
+    """Returns the holder of a mount for a user: one for each snapshot, however often the user has
+    it."""
     unique = blake3(b"\0".join([source.repo.encode(), commit.encode(), source.path])).hexdigest()
     return User(f"attached-{uid}-{unique[:32]}", "", uid)
 
@@ -52,9 +53,9 @@ def attached_user(uid: int, source: Source, commit: str) -> User:
 def gone(
     held: Mapping[User, str], showing: Mapping[str, Collection[int]], busy: Collection[User]
 ) -> list[User]:
-    """The holders that no longer hold their mount. Pure. ``held``: the paths of users' mounts;
-    ``showing``: the users whose namespaces show the mount at each path; ``busy``: holders that got
-    it just now. Any user may hold a mount of root, which starts processes of others."""
+    """Returns the holders that no longer hold their mount. Pure. ``held``: the paths of users'
+    mounts; ``showing``: the users whose namespaces show the mount at each path; ``busy``: holders
+    that got it just now. Any user may hold a mount of root, which starts processes of others."""
     return [
         user
         for user, place in held.items()

@@ -71,7 +71,7 @@ class AttachClient:
             self._socket = None
 
     def attach(self, spec: Spec) -> Attached | None:
-        """A mount; None if the caller must mount by itself.
+        """Returns a mount; None if the caller must mount by itself.
 
         Raises: NotFound, InvalidInput, Denied, which mounting by itself would raise, too.
         """
@@ -87,7 +87,8 @@ class AttachClient:
         return attached
 
     def _try(self, spec: Spec) -> tuple[Attached | None, str]:
-        """A mount, or the reason why the service cannot be used; "" for no reason to report."""
+        """Returns a mount, or the reason why the service cannot be used; "" for no reason to
+        report."""
         try:
             answer, fds = self._ask(spec)
         except (FileNotFoundError, ConnectionRefusedError, PermissionError):

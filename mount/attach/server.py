@@ -118,7 +118,7 @@ class AttachServer(rpc.PacketServer):
     def _carry_out(
         self, data: bytes, peer: Peer, handed: list[User]
     ) -> tuple[AttachAnswer, list[int]]:
-        """An answer, and the mount's descriptor with it; adds its user to ``handed``."""
+        """Returns an answer, and the mount's descriptor with it; adds its user to ``handed``."""
         call = from_msgpack(data, AttachCall)
         if call.version != wire.VERSION:
             return AttachAnswer(declined=f"the node has version {wire.VERSION}"), []

@@ -57,7 +57,7 @@ class VolumeOptions(msgspec.Struct, frozen=True):
     is_shared: bool = False
 
     def writable(self, name: str) -> WritableVolume:
-        """The volume of that name, which takes changes."""
+        """Returns the volume of that name, which takes changes."""
         source = self.wanted.source
         if self.is_shared:
             mode = (MODE_MAX if source.mode is None else source.mode) | GROUP_WRITES
@@ -186,7 +186,8 @@ class _Attributes:
         return self._take("commit", volume_options.policy) or ON_LAST
 
     def _branch(self) -> str | None:
-        """The branch, where ``${pod.name}`` and ``${pod.namespace}`` are those of the pod."""
+        """Returns the branch, where ``${pod.name}`` and ``${pod.namespace}`` are those of the
+        pod."""
         text = self._values.get("branch", "")
         for placeholder, told in _POD.items():
             if self._given.get(EPHEMERAL) == "true" and told in self._given:

@@ -52,7 +52,7 @@ class ControllerServer:
         self._made: dict[str, Provisioned] = {}  # by name, the latest last
 
     def methods(self) -> Mapping[str, Method]:
-        """The methods, by their names in the service."""
+        """Returns the methods, by their names in the service."""
         return {
             "CreateVolume": self._create,
             "DeleteVolume": self._delete,
@@ -84,7 +84,7 @@ class ControllerServer:
     def _there(
         self, name: str, parameters: Mapping[str, str], wanted: pb.CapacityRange
     ) -> Provisioned | None:
-        """The existing volume of a name. Raises: AlreadyExists if it differs."""
+        """Returns the existing volume of a name. Raises: AlreadyExists if it differs."""
         with self._lock:
             made = self._made.get(name)
         if made is None:
@@ -181,9 +181,9 @@ def volume_id_of(repo: str, commit: str, name: str) -> str:
 
 
 def filled_in(parameters: Mapping[str, str]) -> dict[str, str]:
-    """The attributes of a volume, from its StorageClass's parameters. The provisioner reports the
-    values of ``${pvc.name}``, ``${pvc.namespace}`` and ``${pv.name}`` (--extra-create-metadata).
-    Raises: InvalidInput if it does not."""
+    """Returns the attributes of a volume, from its StorageClass's parameters. The provisioner
+    reports the values of ``${pvc.name}``, ``${pvc.namespace}`` and ``${pv.name}``
+    (--extra-create-metadata). Raises: InvalidInput if it does not."""
     found = {}
     for key, value in parameters.items():
         if key.startswith(KUBERNETES):
@@ -206,7 +206,7 @@ def filled_in(parameters: Mapping[str, str]) -> dict[str, str]:
 
 
 def _size_bytes(wanted: pb.CapacityRange) -> int:
-    """The reported size of a volume: that of its dataset, whatever a claim asks for."""
+    """Returns the reported size of a volume: that of its dataset, whatever a claim asks for."""
     if wanted.required_bytes < 0 or wanted.limit_bytes < 0:
         raise InvalidInput("capacity_range: a size is negative")
     if wanted.limit_bytes and wanted.limit_bytes < wanted.required_bytes:

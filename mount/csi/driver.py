@@ -89,7 +89,7 @@ def serving(
     counts: ComponentCounts | None = None,
     changes: PodChanges | None = None,
 ) -> RpcServer:
-    """The driver's services, which answer from now on."""
+    """Returns the driver's services, which answer from now on."""
     server = RpcServer(counts=counts)
     by_name = csi_pb2.DESCRIPTOR.services_by_name
     server.add(by_name["Identity"], Identity(service, settings.version).methods())
@@ -114,7 +114,7 @@ def _changes(
 
 
 def _registered(settings: DriverSettings) -> RpcServer | None:
-    """The socket at which the kubelet finds the driver."""
+    """Returns the socket at which the kubelet finds the driver."""
     if settings.registration is None:
         return None
     if not settings.registration.is_dir():

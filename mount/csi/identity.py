@@ -23,7 +23,7 @@ class Identity:
         self._version = version
 
     def methods(self) -> Mapping[str, Method]:
-        """The methods, by their names in the service."""
+        """Returns the methods, by their names in the service."""
         return {
             "GetPluginInfo": self._info,
             "GetPluginCapabilities": self._capabilities,

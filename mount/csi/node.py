@@ -80,7 +80,7 @@ class NodeServer:
         self._reads = Calls()
 
     def methods(self) -> Mapping[str, Method]:
-        """The methods, by their names in the service."""
+        """Returns the methods, by their names in the service."""
         return {
             "NodePublishVolume": self._publish,
             "NodeUnpublishVolume": self._unpublish,
@@ -143,7 +143,7 @@ class NodeServer:
         return True
 
     def _acquire(self, wanted: _Wanted, deadline_s: float) -> Opened:
-        """The mount that is to be shown at the target."""
+        """Returns the mount that is to be shown at the target."""
         user, options, token = wanted.user, wanted.options, wanted.secrets.token
         if not wanted.writes or self._changes is None:
             held = self._service.acquire(user, options.wanted, token, left_s(deadline_s))
@@ -249,7 +249,7 @@ def _wanted(request: pb.NodePublishVolumeRequest) -> _Wanted:
 
 
 def _user(volume: str, target: str) -> User:
-    """The holder of a mount. Raises: InvalidInput."""
+    """Returns the holder of a mount. Raises: InvalidInput."""
     size_bytes = len(volume.encode())
     if size_bytes > ID_BYTES_MAX:
         raise InvalidInput(
@@ -260,7 +260,7 @@ def _user(volume: str, target: str) -> User:
 
 
 def _target(path: str) -> str:
-    """The path at which a volume is shown. Raises: InvalidInput."""
+    """Returns the path at which a volume is shown. Raises: InvalidInput."""
     if not os.path.isabs(path) or "\0" in path or len(path.encode()) > PATH_BYTES_MAX:
         raise InvalidInput(f"target_path must be an absolute path of up to {PATH_BYTES_MAX} bytes")
     return os.path.normpath(path)

@@ -22,7 +22,7 @@ class Registration:
         self._endpoint = endpoint
 
     def methods(self) -> Mapping[str, Method]:
-        """The methods, by their names in the service."""
+        """Returns the methods, by their names in the service."""
         return {"GetInfo": self._info, "NotifyRegistrationStatus": self._notified}
 
     def _info(self, _request: pb.InfoRequest, _timeout_s: float) -> object:

@@ -67,7 +67,7 @@ errors.py's classes."""
 
 
 def code_of(error: LodefsError) -> grpc.StatusCode:
-    """The status of an error."""
+    """Returns the status of an error."""
     found = (code for kind, code in _CODES if isinstance(error, kind))
     return next(found, grpc.StatusCode.INTERNAL)
 
@@ -175,7 +175,7 @@ def _tell(
 
 
 def labels(request: Any) -> dict[str, str]:
-    """The labels of a log line about a request: volume and pod."""
+    """Returns the labels of a log line about a request: volume and pod."""
     found = {"volume": str(getattr(request, "volume_id", ""))[:128]}
     context = getattr(request, "volume_context", {})
     for label, key in (("pod", "pod.name"), ("namespace", "pod.namespace")):

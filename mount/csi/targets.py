@@ -42,7 +42,7 @@ class Targets(Protocol):
 
 
 def shown(target: str) -> mount_table.Mount | None:
-    """The topmost mount on a target; None without one. Raises: InvalidInput, as
+    """Returns the topmost mount on a target; None without one. Raises: InvalidInput, as
     ``mountpoints.real`` does."""
     return mount_table.on_top(mountpoints.plain(target))
 
@@ -74,7 +74,7 @@ def make(target: str) -> None:
 
 @contextmanager
 def _folder(target: str) -> Iterator[tuple[int, str]]:
-    """A descriptor of the parent directory of a target, and the target's name in it. Raises:
+    """Yields a descriptor of the parent directory of a target, and the target's name in it. Raises:
     OSError, InvalidInput."""
     folder, name = os.path.split(mountpoints.plain(target))
     with closing(open_plain(folder, PLACE)) as fd:
@@ -139,7 +139,7 @@ def read_root(target: str) -> None:
 
 @contextmanager
 def _opened(target: str) -> Iterator[int]:
-    """A descriptor of a target, or of the root of the mount on it. Raises: OSError,
+    """Yields a descriptor of a target, or of the root of the mount on it. Raises: OSError,
     InvalidInput."""
     with _folder(target) as (folder_fd, name), closing(open_within(folder_fd, name, PLACE)) as fd:
         yield fd

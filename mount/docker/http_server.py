@@ -262,7 +262,7 @@ class _Connection(http.server.BaseHTTPRequestHandler):
         """Logs nothing: requests are logged where they are answered."""
 
     def _body_bytes(self) -> int | None:
-        """The length of the body; None if it was refused."""
+        """Returns the length of the body; None if it was refused."""
         if "Transfer-Encoding" in self.headers:
             self.send_error(411, "the request's body needs a Content-Length")
             return None

@@ -218,12 +218,13 @@ class _Parser:
 
 
 def _named(key: str) -> str:
-    """The name of an option in a form that is safe in a message."""
+    """Returns the name of an option in a form that is safe in a message."""
     return repr(key[:60])
 
 
 def _repo_name(text: str) -> str:
-    """The name of a repository. REPO@REV:PATH is refused with the options to use instead."""
+    """Returns the name of a repository. REPO@REV:PATH is refused with the options to use
+    instead."""
     try:
         return check_repo(text)
     except InvalidInput:

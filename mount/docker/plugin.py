@@ -216,14 +216,15 @@ def answering(volumes: Volumes, counts: ComponentCounts | None = None) -> Answer
 
 
 def _about(body: bytes) -> dict[str, str] | None:
-    """The ``extra`` of a log line about a call, if the call names a volume."""
+    """Returns the ``extra`` of a log line about a call, if the call names a volume."""
     name = volume_in(body)
     return about(name) if name else None
 
 
 @contextmanager
 def _listening(settings: Settings, environ: Mapping[str, str]) -> Iterator[socket.socket]:
-    """The socket from systemd if there is one, else our own, whose file is removed at the end."""
+    """Yields the socket from systemd if there is one, else our own, whose file is removed at the
+    end."""
     given = sockets.inherited(environ)
     if len(given) > 1 or not all(map(sockets.is_unix, given)):
         raise InvalidInput("systemd must pass exactly one Unix socket")

@@ -48,17 +48,17 @@ class MalformedError(InvalidInput):
 
 
 def encode_answer(answer: Mapping[str, object]) -> bytes:
-    """The bytes of an answer."""
+    """Returns the bytes of an answer."""
     return msgspec.json.encode(answer)
 
 
 def encode_error(text: str) -> bytes:
-    """The bytes of an answer with an error of one line."""
+    """Returns the bytes of an answer with an error of one line."""
     return msgspec.json.encode({"Err": told(text) or "it failed without a message"})
 
 
 def volume_in(body: bytes) -> str:
-    """The volume of a request; "" if it names none, or is malformed."""
+    """Returns the volume of a request; "" if it names none, or is malformed."""
     try:
         return check_name(_decode(body, NameRequest).name)
     except InvalidInput:

@@ -20,7 +20,7 @@ STATES = ("mounted", "unmounted", "dead", "damaged")  # as metrics name them
 
 
 def status_of(shown: Shown) -> dict[str, object]:
-    """Names and values for JSON."""
+    """Returns names and values for JSON."""
     if isinstance(shown.record, Damaged):
         return {"state": f"damaged: {shown.record.why}"}
     state = state_of(shown)
@@ -44,14 +44,14 @@ def state_of(shown: Shown) -> str:
 
 @lru_cache(4096)
 def time_text(time_s: float) -> str:
-    """A Unix time as RFC 3339; the first second if no calendar has it."""
+    """Returns a Unix time as RFC 3339; the first second if no calendar has it."""
     with contextlib.suppress(ValueError, OverflowError, OSError):
         return datetime.fromtimestamp(int(time_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     return "1970-01-01T00:00:00Z"
 
 
 def by_state(shown: Iterable[Shown]) -> dict[str, int]:
-    """The number of volumes in each state."""
+    """Returns the number of volumes in each state."""
     return {**dict.fromkeys(STATES, 0), **Counter(map(state_of, shown))}
 
 

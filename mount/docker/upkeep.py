@@ -120,5 +120,5 @@ class Upkeep:
 
 
 def _keeper(name: str) -> User:
-    """The user that keeps a volume's data."""
+    """Returns the user that keeps a volume's data."""
     return User(name, "", driver=DOCKER)

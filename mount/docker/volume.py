@@ -83,12 +83,12 @@ def check_mount_id(mount_id: str) -> str:
 
 
 def about(name: str) -> dict[str, str]:
-    """The ``extra`` of a log line about a volume, by which a journal can be searched."""
+    """Returns the ``extra`` of a log line about a volume, by which a journal can be searched."""
     return {"volume": name}
 
 
 def created(name: str, options: Options, found: ResolvedCommit, now_s: float) -> Volume:
-    """A new volume at a commit."""
+    """Returns a new volume at a commit."""
     return Volume(
         name=name,
         options=options,
@@ -101,7 +101,7 @@ def created(name: str, options: Options, found: ResolvedCommit, now_s: float) ->
 
 
 def looked(volume: Volume, found: ResolvedCommit, now_s: float) -> Volume:
-    """The volume after its branch was resolved again."""
+    """Returns the volume after its branch was resolved again."""
     return msgspec.structs.replace(
         volume,
         commit=found.commit,
@@ -113,7 +113,7 @@ def looked(volume: Volume, found: ResolvedCommit, now_s: float) -> Volume:
 
 
 def look_failed(volume: Volume, why: str, now_s: float) -> Volume:
-    """The volume after its branch could not be resolved."""
+    """Returns the volume after its branch could not be resolved."""
     return msgspec.structs.replace(volume, looked_at_s=now_s, follow_error=why)
 
 

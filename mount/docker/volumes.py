@@ -155,25 +155,25 @@ class Volumes:
             self._on_change()
 
     def path(self, name: str) -> str:
-        """The path of a volume's mount; "" without one. Raises: NotFound."""
+        """Returns the path of a volume's mount; "" without one. Raises: NotFound."""
         return self.get(name).held.place
 
     def get(self, name: str) -> Shown:
-        """A volume with all that is known of it. Raises: NotFound."""
+        """Returns a volume with all that is known of it. Raises: NotFound."""
         record = self._records.get(key_of(check_name(name)))
         if record is None:
             raise no_such(name)
         return self._shown(record, self.holdings(name))
 
     def list(self) -> list[Shown]:
-        """All volumes with a known name."""
+        """Returns all volumes with a known name."""
         held = self.holdings()
         named = [record for record in self.records() if record.name]
         found = [self._shown(record, held) for record in named]
         return sorted(found, key=lambda shown: shown.record.name)
 
     def records(self) -> tuple[Record, ...]:
-        """All volumes, damaged ones included."""
+        """Returns all volumes, damaged ones included."""
         return tuple(self._records.values())
 
     def holdings(self, name: str = "") -> dict[str, Holding]:
@@ -300,7 +300,8 @@ class Volumes:
             return openings.open(writing.writable(volume), user, user.target, token).place
 
     def _revision(self, name: str, options: Options, say: Callable[[str], None]) -> str:
-        """The revision of a new volume. A branch to write to is created, and must be writable."""
+        """Returns the revision of a new volume. A branch to write to is created, and must be
+        writable."""
         if options.commits is msgspec.UNSET:
             return options.rev
         say(_STORE_IS_SLOW)
@@ -365,7 +366,8 @@ class Volumes:
         return self._opening().close(writing.writable(volume))
 
     def _volume(self, key: str, name: str) -> Volume:
-        """The volume with that name. Raises: NotFound; Corrupt if its file is damaged; InUse."""
+        """Returns the volume with that name. Raises: NotFound; Corrupt if its file is damaged;
+        InUse."""
         record = self._records.get(key)
         if record is None:
             raise no_such(name)
@@ -402,5 +404,5 @@ def with_traffic(now: Holding, last: Holding | None) -> Holding:
 
 
 def no_such(name: str) -> NotFound:
-    """The error that there is no volume of that name."""
+    """Returns the error that there is no volume of that name."""
     return NotFound(f"there is no volume {name!r}")

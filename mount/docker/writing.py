@@ -12,14 +12,14 @@ WORDS = Words("Docker volume", "mount")
 
 
 def asked(name: str, options: Options) -> WritableVolume:
-    """A volume that is to be made, which takes changes."""
+    """Returns a volume that is to be made, which takes changes."""
     return WritableVolume(
         name=name, source=options.source, branch=options.rev, commits=str(options.commits)
     )
 
 
 def writable(volume: Volume) -> WritableVolume:
-    """A volume that takes changes."""
+    """Returns a volume that takes changes."""
     users = mount_ids(volume)
     return msgspec.structs.replace(
         asked(volume.name, volume.options), commit=volume.commit, users=users
@@ -27,12 +27,12 @@ def writable(volume: Volume) -> WritableVolume:
 
 
 def changed(volume: Volume, after: WritableVolume) -> Volume:
-    """The volume as it is now."""
+    """Returns the volume as it is now."""
     return msgspec.structs.replace(
         volume, commit=after.commit, mount_ids=after.users or msgspec.UNSET
     )
 
 
 def mount_ids(volume: Volume) -> tuple[str, ...]:
-    """The containers' mount IDs since it was opened, the latest last."""
+    """Returns the containers' mount IDs since it was opened, the latest last."""
     return () if volume.mount_ids is msgspec.UNSET else volume.mount_ids

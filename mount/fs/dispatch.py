@@ -73,7 +73,7 @@ class SlowError(Exception):
 
 
 def errno_of(error: LodefsError) -> int:
-    """The errno of an error; EIO for errors that may be gone at a retry."""
+    """Returns the errno of an error; EIO for errors that may be gone at a retry."""
     return next((code for kind, code in ERRNO if isinstance(error, kind)), errno.EIO)
 
 
@@ -113,7 +113,7 @@ class Dispatcher:
         }
 
     def answer(self, message: memoryview) -> Answer | None:
-        """Header and body to write, valid until the next call; None: nothing to write.
+        """Returns header and body to write, valid until the next call; None: nothing to write.
 
         Raises: SlowError, if the file system's reader does.
         """
@@ -242,7 +242,8 @@ def _nothing(_node: int, _: memoryview) -> Buffer:
 
 
 def _sized(value: bytes, room_bytes: int) -> Buffer:
-    """An extended attribute, if the caller's buffer can hold it; without a buffer, its size."""
+    """Returns an extended attribute, if the caller's buffer can hold it; without a buffer, its
+    size."""
     if room_bytes == 0:
         return fuse_abi.XATTR_IN.pack(len(value), 0)
     if len(value) > room_bytes:

@@ -63,11 +63,11 @@ class Reader(Protocol):
         ...
 
     def children(self, ino: int, after: bytes, limit: int) -> Page:
-        """Children whose names sort after ``after``."""
+        """Returns children whose names sort after ``after``."""
         ...
 
     def read(self, ino: int, first: int, size_bytes: int) -> Buffer:
-        """Bytes of a file; fewer only at its end. Valid until the reader's next call."""
+        """Returns bytes of a file; fewer only at its end. Valid until the reader's next call."""
         ...
 
 
@@ -98,7 +98,7 @@ class MountView(msgspec.Struct, frozen=True):
         return self.mode is not None and bool(self.mode & stat.S_IWUSR)
 
     def mode_of(self, kind: int, *, executable: bool = False) -> int:
-        """Type and permissions as stat shows them."""
+        """Returns type and permissions as stat shows them."""
         if kind == Kind.SYMLINK:
             return SYMLINK_MODE
         mode = MODE if self.mode is None else self.mode
@@ -140,17 +140,17 @@ class FileSystem:
         self._memory = memory or Memory()
 
     def lookup(self, parent: int, name: bytes) -> Attributes:
-        """The child of a directory. Raises: NotFound, NotADirectory."""
+        """Returns the child of a directory. Raises: NotFound, NotADirectory."""
         node = self._reader.lookup(self._inside(parent), name)
         self._memory.nodes.put(node.ino, node)
         return self.attributes(node)
 
     def getattr(self, ino: int) -> Attributes:
-        """The attributes that stat shows for a node."""
+        """Returns the attributes that stat shows for a node."""
         return self.attributes(self._node(ino))
 
     def readlink(self, ino: int) -> bytes:
-        """The target of a symlink. Raises: InvalidInput for anything else."""
+        """Returns the target of a symlink. Raises: InvalidInput for anything else."""
         node = self._node(ino)
         if node.kind != Kind.SYMLINK:
             raise InvalidInput(f"inode {ino} is not a symlink")
@@ -172,11 +172,13 @@ class FileSystem:
             self._opens.release(handle)
 
     def read(self, ino: int, first: int, size_bytes: int) -> Buffer:
-        """Bytes of a file; fewer than asked for only at its end. Valid until the next call."""
+        """Returns bytes of a file; fewer than asked for only at its end. Valid until the next
+        call."""
         return self._reader.read(self._inside(ino), first, size_bytes)
 
     def readdir(self, ino: int, cookie: int) -> Iterator[Listed]:
-        """The names of a directory after ``cookie``: '.', '..', and the others in byte order.
+        """Yields the names of a directory after ``cookie``: '.', '..', and the others in byte
+        order.
 
         The cookie of an entry is its inode number, so that any worker can continue from it at any
         time. The iterator asks the proxy for more while it is used; an entry that is not taken
@@ -202,7 +204,7 @@ class FileSystem:
             window, place = self._load(directory, nodes[-1].name), 0
 
     def statfs(self) -> Statistics:
-        """The snapshot as a full file system."""
+        """Returns the snapshot as a full file system."""
         snapshot = self._view.snapshot
         return Statistics(
             blocks=-(-snapshot.size_bytes // STATFS_BLOCK_BYTES),
@@ -212,7 +214,7 @@ class FileSystem:
         )
 
     def getxattr(self, ino: int, name: bytes) -> bytes | None:
-        """The value of an extended attribute; None without it."""
+        """Returns the value of an extended attribute; None without it."""
         if not name.startswith(XATTR_PREFIX):
             return None
         snapshot = self._view.snapshot
@@ -234,8 +236,9 @@ class FileSystem:
                 return None
 
     def listxattr(self, ino: int) -> list[bytes]:
-        """Names of a node's extended attributes. Below an overlay none are listed, since it would
-        copy them with a changed file; nor are those of symlinks, which the kernel never reads."""
+        """Returns names of a node's extended attributes. Below an overlay none are listed, since it
+        would copy them with a changed file; nor are those of symlinks, which the kernel never
+        reads."""
         kind = self._node(ino).kind
         if kind == Kind.SYMLINK or self._view.is_below_overlay:
             return []
@@ -249,7 +252,7 @@ class FileSystem:
         return b"passthrough" if passes else b"daemon"
 
     def attributes(self, node: Entry) -> Attributes:
-        """The attributes that stat shows for an entry."""
+        """Returns the attributes that stat shows for an entry."""
         size = 0 if node.kind == Kind.DIRECTORY else node.size_bytes
         view = self._view
         ino = ROOT_INO if node.ino == self._root else node.ino
@@ -267,7 +270,7 @@ class FileSystem:
         )
 
     def _inside(self, ino: int) -> int:
-        """The snapshot's number of a node of the mount."""
+        """Returns the snapshot's number of a node of the mount."""
         return self._root if ino == ROOT_INO else ino & ~LARGE
 
     def _outside(self, ino: int) -> int:

@@ -73,7 +73,7 @@ class InterruptPipes:
             self._pairs[index][1].send(_WAKE)
 
     def fileno(self, index: int) -> int:
-        """The descriptor that becomes readable for a worker."""
+        """Returns the descriptor that becomes readable for a worker."""
         return self._pairs[index][0].fileno()
 
     def receive(self, index: int) -> list[int]:

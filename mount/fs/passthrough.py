@@ -41,8 +41,8 @@ class Flats(Protocol):
     """The complete flat files of the node's cache, as one thread finds them."""
 
     def complete_flat(self, ino: int) -> int | None:
-        """A descriptor of the complete, trusted flat file of an inode, valid until the next call;
-        None without one. It counts as used now."""
+        """Returns a descriptor of the complete, trusted flat file of an inode, valid until the next
+        call; None without one. It counts as used now."""
         ...
 
     def is_cut(self, ino: int) -> bool:

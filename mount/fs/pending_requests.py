@@ -90,7 +90,7 @@ class PendingRequests:
             self.queue.append(queued)
 
     def take(self) -> Queued | None:
-        """The oldest queued request that is still wanted; None without one."""
+        """Returns the oldest queued request that is still wanted; None without one."""
         with self._changed:
             while self.queue:
                 found = self.queue.popleft()

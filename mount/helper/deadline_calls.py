@@ -51,7 +51,8 @@ class Calls:
         timeout_s: float,
         late: Callable[[T], None] = lambda _result: None,
     ) -> T:
-        """The result of ``work``, or its error. ``late`` gets a result that nobody waited for.
+        """Returns the result of ``work``, or its error. ``late`` gets a result that nobody waited
+        for.
 
         The first of several callers with one ``key`` has its work done for all. Raises: LateError
         after ``timeout_s``; Unavailable if too much is under way.
@@ -149,7 +150,7 @@ class Calls:
 
 
 def _name(key: Hashable) -> str:
-    """The name of work for a log: the words of its key."""
+    """Returns the name of work for a log: the words of its key."""
     parts = key if isinstance(key, tuple) else (key,)
     return " ".join(part for part in parts if isinstance(part, str))
 

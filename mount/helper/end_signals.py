@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def asked_to_end() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set. Must be entered in the main thread.
+    """Yields an event that SIGTERM and SIGINT set. Must be entered in the main thread.
 
     The former handlers are restored when the context ends.
     """

@@ -95,7 +95,7 @@ class MountHelper:
         return answer
 
     def _try(self, request: HelperRequest) -> Reply | None:
-        """The result; None if the order was lost with the mount helper or its child."""
+        """Returns the result; None if the order was lost with the mount helper or its child."""
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except OSError as error:
@@ -129,7 +129,8 @@ class MountHelper:
         raise Unavailable("the mount helper does not run; try again")
 
     def _reach(self, request: HelperRequest) -> tuple[_Process, socket.socket]:
-        """The mount helper, and a socket to it that stays open even if another thread ends it."""
+        """Returns the mount helper, and a socket to it that stays open even if another thread ends
+        it."""
         if not self._lock.acquire(timeout=_left_s(request)):
             raise DeadlineExceeded("not begun in time: the mount helper is being started")
         try:

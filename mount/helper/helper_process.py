@@ -118,7 +118,7 @@ class HelperProcess:
         return [child for fd, child in self._children.items() if fd == child.pid_fd]
 
     def _pause_s(self) -> float:
-        """The time until the next child should have ended, or a waiting order may begin."""
+        """Returns the time until the next child should have ended, or a waiting order may begin."""
         if self._waiting:
             return CROWDED_PAUSE_S
         ends_s = [
@@ -232,8 +232,8 @@ class HelperProcess:
 
 @contextlib.contextmanager
 def _gate() -> Iterator[Callable[[], None]]:
-    """A function that a child forked within the block calls first: it waits until its parent has
-    left the block, or has ended. Ended children are reaped at once, and then could not be
+    """Yields a function that a child forked within the block calls first: it waits until its parent
+    has left the block, or has ended. Ended children are reaped at once, and then could not be
     watched."""
     waiting, parents = os.pipe2(os.O_CLOEXEC)
 

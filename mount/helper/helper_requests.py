@@ -79,7 +79,7 @@ def _check_place(place: str) -> None:
 
 
 def _unmount(operation: Unmount) -> list[tuple[mount_table.Mount, int]]:
-    """The mounts that were removed, and a pidfd of each one's supervisor."""
+    """Returns the mounts that were removed, and a pidfd of each one's supervisor."""
     place = operation.place
     path = mountpoints.plain(place)
     left: list[tuple[mount_table.Mount, int]] = []
@@ -104,7 +104,7 @@ def _unmount(operation: Unmount) -> list[tuple[mount_table.Mount, int]]:
 
 
 def _open_pid(found: mount_table.Mount) -> int:
-    """A pidfd of the process that answers for a mount; -1 if none answers at once."""
+    """Returns a pidfd of the process that answers for a mount; -1 if none answers at once."""
     place = control_socket.find(found.device)
     with suppress(LodefsError, OSError):
         if place is not None:

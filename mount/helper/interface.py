@@ -60,7 +60,7 @@ class NodeMounts(Protocol):
     """
 
     def resolve(self, source: Source, rev: str, timeout_s: float) -> ResolvedCommit:
-        """The commit that ``rev`` is now; the path must be a directory in it.
+        """Returns the commit that ``rev`` is now; the path must be a directory in it.
 
         Raises: NotFound, Denied (token), InvalidInput (path, token reference), Unavailable.
         """
@@ -82,12 +82,12 @@ class NodeMounts(Protocol):
     def list_mounts(
         self, timeout_s: float, is_wanted: Callable[[str], bool] = lambda _place: True
     ) -> list[MountStatus]:
-        """All lodefs mounts that this process sees at wanted places. Others are not touched: one
-        that a user has made may never answer."""
+        """Returns all lodefs mounts that this process sees at wanted places. Others are not
+        touched: one that a user has made may never answer."""
         ...
 
     def look(self, place: str, timeout_s: float) -> MountStatus | None:
-        """The lodefs mount on ``place``; None without one."""
+        """Returns the lodefs mount on ``place``; None without one."""
         ...
 
     def revive(self, place: str, timeout_s: float) -> None:
@@ -106,7 +106,7 @@ class NodeMounts(Protocol):
         ...
 
     def showing(self, places: Collection[str]) -> Mapping[str, frozenset[int]]:
-        """The users whose mount namespaces, other than this process's, show the mounts on
+        """Returns the users whose mount namespaces, other than this process's, show the mounts on
         ``places`` (writable ones, too) at places of their own; mounts without any are left out.
         Raises: Unavailable if that cannot be seen (in a process namespace of our own)."""
         ...

@@ -198,7 +198,7 @@ class KernelMounts:
 
     @contextmanager
     def _calls(self, source: Source, timeout_s: float) -> Iterator[tuple[ControlClient, float]]:
-        """A client for the proxy of a source, and its time limit."""
+        """Yields a client for the proxy of a source, and its time limit."""
         deadline_s = time.monotonic() + timeout_s
         proxy = self._proxy_for(source.store, timeout_s)
         calls = ControlClient(proxy, read_token(source, self._environ, self._log))
@@ -220,7 +220,7 @@ class KernelMounts:
 
 
 def _on_top(table: list[mount_table.Mount]) -> list[mount_table.Mount]:
-    """The lodefs mounts that no other mount on their directory hides."""
+    """Returns the lodefs mounts that no other mount on their directory hides."""
     return [mounted for mounted in _uppermost(table) if mounted.is_lodefs]
 
 

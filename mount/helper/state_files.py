@@ -68,7 +68,8 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def read_whole(path: Path, size_bytes_max: int) -> bytes:
-    """A file's content, or its beginning. Raises: Corrupt if it is not a regular file; OSError."""
+    """Returns a file's content, or its beginning. Raises: Corrupt if it is not a regular file;
+    OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -86,7 +87,7 @@ def sync(folder: Path) -> None:
 
 
 def translated(error: OSError, path: Path) -> LodefsError:
-    """The error of lodefs for an OSError, which names the path."""
+    """Returns the error of lodefs for an OSError, which names the path."""
     kind = kind_of(error)
     hint = ": make room there, and try again" if kind is NoSpace else ""
     return kind(f"{path}: {error.strerror or error}{hint}")

@@ -15,7 +15,7 @@ TOKEN_BYTES_MAX = 16384
 def read_token(
     source: Source, environ: Mapping[str, str], log: Callable[[str], None]
 ) -> str | None:
-    """The token for a volume's proxy; None if its options name none.
+    """Returns the token for a volume's proxy; None if its options name none.
 
     Raises: InvalidInput, which names the file or the variable, never its content. ``log`` is called
     for a file that everybody can read.

@@ -25,8 +25,9 @@ _MISSING = (errno.ENOSYS, errno.EOPNOTSUPP)
 
 
 def copied(place: str) -> int:
-    """A descriptor of a copy of the mount on ``place``, an absolute path without symlinks, like
-    ``copied_from``. Raises: Unsupported (older kernel), Unavailable (nothing is mounted there)."""
+    """Returns a descriptor of a copy of the mount on ``place``, an absolute path without symlinks,
+    like ``copied_from``. Raises: Unsupported (older kernel), Unavailable (nothing is mounted
+    there)."""
     folder = os.path.dirname(place)
     try:
         with closing(open_plain(place, PLACE)) as root_fd, closing(open_plain(folder, PLACE)) as fd:
@@ -38,10 +39,10 @@ def copied(place: str) -> int:
 
 
 def copied_from(root_fd: int, place: str, *, read_only: bool = True) -> int:
-    """A descriptor of a copy of the mount whose root is ``root_fd``. The copy is not mounted yet:
-    it is read-only unless the caller says otherwise, without setuid programs and devices, and
-    private, so that mounts in it do not come back here. ``place``: for errors. Raises: Unsupported,
-    Unavailable."""
+    """Returns a descriptor of a copy of the mount whose root is ``root_fd``. The copy is not
+    mounted yet: it is read-only unless the caller says otherwise, without setuid programs and
+    devices, and private, so that mounts in it do not come back here. ``place``: for errors. Raises:
+    Unsupported, Unavailable."""
     try:
         fd = libc.call(
             "syscall", _OPEN_TREE, root_fd, b"", _OPEN_TREE_CLONE | _AT_EMPTY_PATH | os.O_CLOEXEC

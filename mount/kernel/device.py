@@ -24,7 +24,8 @@ _AGAIN = frozenset({errno.ENOENT, errno.EAGAIN, errno.EINTR})
 
 
 def open_device() -> int:
-    """A new descriptor of /dev/fuse. Raises: Unsupported without FUSE, Denied without the right."""
+    """Returns a new descriptor of /dev/fuse. Raises: Unsupported without FUSE, Denied without the
+    right."""
     try:
         fd = os.open(PATH, os.O_RDWR | os.O_CLOEXEC)
     except PermissionError as error:
@@ -94,7 +95,7 @@ class Requests:
         self._epoll.register(device, select.EPOLLIN | select.EPOLLEXCLUSIVE)
 
     def fileno(self) -> int:
-        """The descriptor that the process waits for."""
+        """Returns the descriptor that the process waits for."""
         return self._epoll.fileno()
 
     def read(self, buffer: bytearray | memoryview) -> int | None:

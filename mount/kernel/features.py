@@ -45,8 +45,8 @@ def parse(text: str) -> frozenset[Feature]:
 
 
 def reduced(offer: fuse_abi.InitIn, without: frozenset[Feature]) -> fuse_abi.InitIn:
-    """The offer of a kernel that lacks these features. A feature that came with a version rather
-    than a flag is left out together with all later versions."""
+    """Returns the offer of a kernel that lacks these features. A feature that came with a version
+    rather than a flag is left out together with all later versions."""
     flags, minor = offer.flags, offer.minor
     for feature in without:
         flags &= ~_FLAGS.get(feature, 0)

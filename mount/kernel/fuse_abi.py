@@ -260,12 +260,13 @@ def direntplus(a: Attributes, cookie: int, name: bytes) -> bytes:
 
 
 def direntplus_bare(ino: int, cookie: int, mode: int, name: bytes) -> bytes:
-    """A direntplus for '.' and '..': its node is 0, so that the kernel takes no reference."""
+    """Returns a direntplus for '.' and '..': its node is 0, so that the kernel takes no
+    reference."""
     return bytes(ENTRY_OUT.size) + dirent(ino, cookie, mode, name)
 
 
 def decode_name(body: Buffer) -> bytes:
-    """A name that ends with NUL, the body of LOOKUP."""
+    """Returns a name that ends with NUL, the body of LOOKUP."""
     return bytes(body).partition(b"\0")[0]
 
 
@@ -276,18 +277,18 @@ def decode_interrupt(body: Buffer) -> int:
 
 
 def failure(unique: int, code: int) -> bytes:
-    """The answer to a request that failed with an errno."""
+    """Returns the answer to a request that failed with an errno."""
     return OUT_HEADER.pack(OUT_HEADER_BYTES, -code, unique)
 
 
 def notification(code: int, body_bytes: int = 0) -> bytes:
-    """The header of a message to the kernel that is no answer; a body of this many bytes
+    """Returns the header of a message to the kernel that is no answer; a body of this many bytes
     follows."""
     return OUT_HEADER.pack(OUT_HEADER_BYTES + body_bytes, code, 0)
 
 
 def store(node: int, first: int, size_bytes: int) -> bytes:
-    """The header and struct fuse_notify_store_out before ``size_bytes`` of a file that the kernel
-    is to keep. 40 bytes."""
+    """Returns the header and struct fuse_notify_store_out before ``size_bytes`` of a file that the
+    kernel is to keep. 40 bytes."""
     header = notification(NOTIFY_STORE, STORE_OUT.size + size_bytes)
     return header + STORE_OUT.pack(node, first, size_bytes, 0)

@@ -176,7 +176,7 @@ def _reason(done: subprocess.CompletedProcess[bytes]) -> str:
 
 
 def _libc() -> tuple[Any, Any]:
-    """The C library, set up to keep the errno of its last call."""
+    """Returns the C library, set up to keep the errno of its last call."""
     import ctypes
 
     return ctypes.CDLL(None, use_errno=True), ctypes.get_errno

@@ -99,12 +99,13 @@ def source_of(repo: str, commit: str, path: bytes) -> bytes:
 
 
 def overlay_source(lower: bytes, device: str, generation: int) -> bytes:
-    """The source of an overlay over a mount with the source ``lower`` and that device."""
+    """Returns the source of an overlay over a mount with the source ``lower`` and that device."""
     return _WRITABLE + lower + f"#{device}/{generation}".encode()
 
 
 def parse(table: bytes) -> list[Mount]:
-    """The lines of a mountinfo table in its order: of two on one directory the later is on top."""
+    """Returns the lines of a mountinfo table in its order: of two on one directory the later is on
+    top."""
     mounts = []
     for line in table.split(b"\n"):  # the kernel escapes only this line break in names
         left, dash, right = line.partition(b" - ")
@@ -119,31 +120,33 @@ def parse(table: bytes) -> list[Mount]:
 
 
 def read_table() -> list[Mount]:
-    """All mounts that this process sees."""
+    """Returns all mounts that this process sees."""
     return parse(_TABLE.read_bytes())
 
 
 def on_top(mountpoint: str) -> Mount | None:
-    """The topmost mount on a directory (an absolute path without symlinks); None without one."""
+    """Returns the topmost mount on a directory (an absolute path without symlinks); None without
+    one."""
     found = _with(_escaped(mountpoint) + b" ")
     return next((m for m in reversed(found) if m.mountpoint == mountpoint), None)
 
 
 def below(directory: str) -> Mount | None:
-    """A mount below a directory (an absolute path without symlinks) at any depth; None without."""
+    """Returns a mount below a directory (an absolute path without symlinks) at any depth; None
+    without."""
     head = f"{directory.rstrip('/')}/"
     found = _with(_escaped(head))
     return next((m for m in found if m.mountpoint.startswith(head)), None)
 
 
 def of_device(device: str) -> Mount | None:
-    """A lodefs mount by its device MAJOR:MINOR; None if it is not seen."""
+    """Returns a lodefs mount by its device MAJOR:MINOR; None if it is not seen."""
     found = _with(device.encode() + b" ")
     return next((m for m in found if m.is_lodefs and m.device == device), None)
 
 
 def _escaped(path: str) -> bytes:
-    """A path as a field of the table."""
+    """Returns a path as a field of the table."""
     field = os.fsencode(path)
     for byte, escape in _ESCAPES:
         field = field.replace(byte, escape)
@@ -170,7 +173,7 @@ def served(mountpoint: str) -> Mount | None:
 
 
 def mount_id_of(fd: int) -> int:
-    """The id of the mount that contains an open file. Asks nothing of its server. Raises:
+    """Returns the id of the mount that contains an open file. Asks nothing of its server. Raises:
     OSError."""
     found = _ID.search(Path(f"/proc/self/fdinfo/{fd}").read_text())
     if found is None:
@@ -179,8 +182,8 @@ def mount_id_of(fd: int) -> int:
 
 
 def mount_of(fd: int) -> Mount | None:
-    """The mount that contains an open file; None if it is not in this mount namespace. Raises:
-    OSError."""
+    """Returns the mount that contains an open file; None if it is not in this mount namespace.
+    Raises: OSError."""
     mount_id = mount_id_of(fd)
     return next((m for m in read_table() if m.mount_id == mount_id), None)
 
@@ -196,8 +199,8 @@ def is_dead(mountpoint: str) -> bool:
 
 
 def pid_of(mountpoint: str) -> int | None:
-    """The process that answers for a mount; None if it does not answer in time, or is dead. The
-    process of another user's mount may answer anything."""
+    """Returns the process that answers for a mount; None if it does not answer in time, or is dead.
+    The process of another user's mount may answer anything."""
     answer = _answer(mountpoint, PID_XATTR)
     return int(answer) or None if _PID.fullmatch(answer) else None
 
@@ -208,7 +211,8 @@ def passthrough_of(mountpoint: str) -> str:
 
 
 def _answer(mountpoint: str, name: str) -> bytes:
-    """An extended attribute; b"" if there is none, or no answer comes within ANSWER_TIMEOUT_S.
+    """Returns an extended attribute; b"" if there is none, or no answer comes within
+    ANSWER_TIMEOUT_S.
 
     Asked in a thread, since the kernel waits for ever for a stopped process, and only the end of
     the asking process ends that.
@@ -226,5 +230,5 @@ def _answer(mountpoint: str, name: str) -> bytes:
 
 
 def _plain(field: bytes) -> bytes:
-    """A field without the octal escapes that the kernel writes for blanks and the like."""
+    """Returns a field without the octal escapes that the kernel writes for blanks and the like."""
     return _OCTAL.sub(lambda match: bytes([int(match[1], 8)]), field)

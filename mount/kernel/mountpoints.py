@@ -17,8 +17,8 @@ from lodefs.mount.kernel import namespaces
 
 
 def real(path: str) -> str:
-    """An absolute path without symlinks; missing names are kept. Raises: InvalidInput for root of
-    the machine, if a user could lead the path elsewhere."""
+    """Returns an absolute path without symlinks; missing names are kept. Raises: InvalidInput for
+    root of the machine, if a user could lead the path elsewhere."""
     if os.geteuid() != 0 or not namespaces.in_first_user_namespace():
         return os.path.realpath(path)
     try:
@@ -32,8 +32,8 @@ def real(path: str) -> str:
 
 
 def plain(mountpoint: str) -> str:
-    """The path as the mount table has it: absolute and without symlinks. The last name is not
-    touched, since a mount there may be stuck. Raises: InvalidInput, as ``real`` does."""
+    """Returns the path as the mount table has it: absolute and without symlinks. The last name is
+    not touched, since a mount there may be stuck. Raises: InvalidInput, as ``real`` does."""
     folder, name = os.path.split(os.path.abspath(mountpoint))
     return os.path.join(real(folder), name)
 
@@ -46,7 +46,7 @@ def make(mountpoint: str) -> None:
 
 @contextmanager
 def opened(mountpoint: str) -> Iterator[str]:
-    """A name for what is at a path from ``real``, which stays valid whatever happens to the path.
-    Raises: OSError, with ELOOP if a symlink has replaced a part of it."""
+    """Yields a name for what is at a path from ``real``, which stays valid whatever happens to the
+    path. Raises: OSError, with ELOOP if a symlink has replaced a part of it."""
     with closing(open_plain(mountpoint, PLACE)) as fd:
         yield f"/proc/self/fd/{fd}"

@@ -72,7 +72,7 @@ def enter_new(*, user: bool) -> None:
 
 
 def asked_in_new(question: Callable[[], bool]) -> bool:
-    """The answer to a question that needs the right to mount: a child asks it in a new user
+    """Returns the answer to a question that needs the right to mount: a child asks it in a new user
     namespace. Raises: OSError, also if there can be no such namespace."""
     child = os.fork()
     if not child:

@@ -34,9 +34,9 @@ _MAY_NOT = (
 
 
 def create(lower: Path, upper: Path, work: Path, source: bytes) -> int:
-    """A descriptor of a new overlay, which is not mounted yet. The directories are absolute paths
-    without symlinks. ``work`` lies in the same file system as ``upper``, which keeps the changes.
-    ``source``: the source in the mount table.
+    """Returns a descriptor of a new overlay, which is not mounted yet. The directories are absolute
+    paths without symlinks. ``work`` lies in the same file system as ``upper``, which keeps the
+    changes. ``source``: the source in the mount table.
 
     Root of the machine may rename directories of ``lower``, which is recorded. In a user namespace
     renaming them fails with EXDEV, which mv(1) expects, and the records in ``upper`` are extended
@@ -76,7 +76,7 @@ def is_in_use(work: Path, lower: Path, upper: Path) -> bool:
 
 
 def _created(lower: Path, upper: Path, work: Path, options: list[bytes]) -> int:
-    """A descriptor of a new superblock. Raises: OSError."""
+    """Returns a descriptor of a new superblock. Raises: OSError."""
     fd = libc.call("syscall", _FSOPEN, OVERLAY.encode(), _CLOEXEC)
     try:
         with (

@@ -18,13 +18,13 @@ _DEVICE = os.makedev(10, 229)  # /dev/fuse, in Linux' admin-guide/devices.txt
 
 
 def passed(mountpoint: str) -> int | None:
-    """The descriptor that a mount point names; None if it names a directory."""
+    """Returns the descriptor that a mount point names; None if it names a directory."""
     named = _NAME.fullmatch(mountpoint)
     return int(named[1]) if named else None
 
 
 def take(fd: int) -> int:
-    """The descriptor, which is not inherited by programs that this process starts. Raises:
+    """Returns the descriptor, which is not inherited by programs that this process starts. Raises:
     InvalidInput if it is not an open /dev/fuse."""
     try:
         found = os.fstat(fd)

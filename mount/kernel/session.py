@@ -56,7 +56,7 @@ class Session(msgspec.Struct, frozen=True):
 def negotiate(
     offer: fuse_abi.InitIn, *, passthrough: bool = False, without: frozenset[Feature] = frozenset()
 ) -> tuple[fuse_abi.InitOut, Session]:
-    """The answer to INIT. Raises: Unsupported for a kernel older than Linux 5.4.
+    """Returns the answer to INIT. Raises: Unsupported for a kernel older than Linux 5.4.
 
     ``passthrough``: whether this mount may use it. ``without``: features not to use.
     """

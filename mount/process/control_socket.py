@@ -24,12 +24,12 @@ CONNECT_TIMEOUT_S = 5.0
 
 
 def own_folders() -> list[Path]:
-    """The directories for sockets of this process's user."""
+    """Returns the directories for sockets of this process's user."""
     return folders(os.environ, os.geteuid())
 
 
 def folders(environ: Mapping[str, str], uid: int) -> list[Path]:
-    """The directories for sockets of a user's mounts; the first usable one holds them."""
+    """Returns the directories for sockets of a user's mounts; the first usable one holds them."""
     found = [ROOT] if uid == 0 else []
     runtime = environ.get("XDG_RUNTIME_DIR", "")
     if os.path.isabs(runtime) and (uid != 0 or _is_of(runtime, uid)):
@@ -91,8 +91,8 @@ def listen(device: str, places: list[Path]) -> tuple[socket.socket, Place]:
 
 
 def find(device: str, places: list[Path] | None = None) -> Place | None:
-    """The socket of a living or dead mount, in the user's own directories or in ``places``; None
-    without one."""
+    """Returns the socket of a living or dead mount, in the user's own directories or in ``places``;
+    None without one."""
     for folder in own_folders() if places is None else places:
         path = folder / name_of(device)
         with contextlib.suppress(OSError):
@@ -103,7 +103,7 @@ def find(device: str, places: list[Path] | None = None) -> Place | None:
 
 
 def connect(place: Place, timeout_s: float = CONNECT_TIMEOUT_S) -> socket.socket:
-    """A connection to the process that answers for the mount. Raises: Unavailable."""
+    """Returns a connection to the process that answers for the mount. Raises: Unavailable."""
     try:
         return rpc.connect(place.path, timeout_s)
     except OSError as error:
@@ -126,7 +126,7 @@ def sweep(folder: Path) -> None:
 
 
 def name_of(device: str) -> str:
-    """The name of the socket for a device MAJOR:MINOR."""
+    """Returns the name of the socket for a device MAJOR:MINOR."""
     return f"{device.replace(':', '-')}.sock"
 
 

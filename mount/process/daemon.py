@@ -126,7 +126,8 @@ def _serve(
 
 
 def _attach(job: Job) -> tuple[int, mount_table.Mount | None]:
-    """The device of a new mount, and its line in the mount table. An error leaves no mount."""
+    """Returns the device of a new mount, and its line in the mount table. An error leaves no
+    mount."""
     options = job.options
     passed_fd = passed_device.passed(options.mountpoint)
     if passed_fd is not None:  # another process mounted it, perhaps where this one cannot see it
@@ -267,7 +268,8 @@ def _supervisor(
 
 
 def _life_fd(options: MountOptions) -> int:
-    """A pidfd of the process with which the mount ends; -1 without one. Raises: Unavailable."""
+    """Returns a pidfd of the process with which the mount ends; -1 without one. Raises:
+    Unavailable."""
     try:
         return os.pidfd_open(options.ends_with) if options.ends_with else -1
     except OSError as error:
@@ -359,5 +361,5 @@ def _line(what: str, job: Job) -> str:
 
 
 def farewell(job: Job, *, left: bool) -> str:
-    """The last line in a supervisor's log."""
+    """Returns the last line in a supervisor's log."""
     return f"{job.options.mountpoint} is {'left to another process' if left else 'unmounted'}"

@@ -68,11 +68,11 @@ class MountResources(msgspec.Struct, frozen=True):
     number: str = ""
 
     def handover_state(self) -> bytes:
-        """The part without descriptors."""
+        """Returns the part without descriptors."""
         return msgspec.msgpack.encode(HandoverState(VERSION, self.job, self.session, self.number))
 
     def named_fds(self) -> list[tuple[str, int]]:
-        """The descriptors, by name."""
+        """Returns the descriptors, by name."""
         found = [(DEVICE, self.device), *((CLONE, fd) for fd in self.clones)]
         found += [(MEMORY + name, fd) for name, fd in self.memories.items()]
         return [*found, (LISTENER, self.listener)] if self.listener >= 0 else found
@@ -155,7 +155,7 @@ class ControlServer:
         self._listener = socket.socket(fileno=os.dup(resources.listener))
 
     def fileno(self) -> int:
-        """A descriptor that is readable when a client connects."""
+        """Returns a descriptor that is readable when a client connects."""
         return self._listener.fileno()
 
     def close(self) -> None:
@@ -189,7 +189,7 @@ class ControlServer:
     def _answer(
         self, asked: bytes, *, busy: bool, ready: bool
     ) -> tuple[_Answer | None, Sequence[int]]:
-        """The answer, and the descriptors to send with it."""
+        """Returns the answer, and the descriptors to send with it."""
         state, resources = self._state(ready=ready), self._resources
         if asked == STATE:
             return _Answer(state), ()
@@ -245,14 +245,14 @@ class Taken(msgspec.Struct, frozen=True):
 def state_of(
     place: control_socket.Place, timeout_s: float = control_socket.CONNECT_TIMEOUT_S
 ) -> State:
-    """The state of a mount. Raises: Unavailable if no process answers in time."""
+    """Returns the state of a mount. Raises: Unavailable if no process answers in time."""
     with control_socket.connect(place, timeout_s) as client:
         return _ask(client, STATE, place)[0].state
 
 
 def trace(place: control_socket.Place) -> int:
-    """The memory file of mount.shm.request_trace, which the caller closes. Raises: Unavailable,
-    Denied (another user's mount)."""
+    """Returns the memory file of mount.shm.request_trace, which the caller closes. Raises:
+    Unavailable, Denied (another user's mount)."""
     with control_socket.connect(place) as client:
         _, fds = _ask(client, TRACE, place, fds_max=1)
     if not fds:

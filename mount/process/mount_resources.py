@@ -69,9 +69,9 @@ def begin(
     mounted: mount_table.Mount | None,
     log: Callable[[str], None],
 ) -> MountResources:
-    """The resources of a new connection ``fd``. If the kernel cannot send requests again (before
-    Linux 6.9), there is no process table: workers end with their supervisor, and no take-over is
-    possible."""
+    """Returns the resources of a new connection ``fd``. If the kernel cannot send requests again
+    (before Linux 6.9), there is no process table: workers end with their supervisor, and no
+    take-over is possible."""
     memories = {HANDLES: OpenFileTable.create().fd} if session.passthrough else {}
     number = mounted.device if mounted is not None else ""
     resources = add_clones(MountResources(job, session, fd, memories=memories, number=number), log)
@@ -92,7 +92,7 @@ def begin(
 
 
 def _counts(job: Job) -> int:
-    """A new table of counts, next to the proxy's socket if this process can see it."""
+    """Returns a new table of counts, next to the proxy's socket if this process can see it."""
     installed = installed_version() or "0+unknown"
     snapshot, where = job.snapshot, os.fsencode(job.options.mountpoint)
     description = MountDescription(where, snapshot.repo, snapshot.commit, installed, time.time())
@@ -102,8 +102,8 @@ def _counts(job: Job) -> int:
 
 
 def _jobs(job: Job, device: str, log: Callable[[str], None]) -> dict[str, int]:
-    """A new table of what the node's jobs read, for a mount of root. A mount of another user
-    belongs to one job, and its counts would not be trusted."""
+    """Returns a new table of what the node's jobs read, for a mount of root. A mount of another
+    user belongs to one job, and its counts would not be trusted."""
     socket = parse_address(job.options.proxy).path
     if not socket or os.geteuid() != 0:
         return {}
@@ -120,8 +120,8 @@ def _jobs(job: Job, device: str, log: Callable[[str], None]) -> dict[str, int]:
 
 
 def mounted(resources: MountResources) -> mount_table.Mount | None:
-    """The mount that these resources hold, if it is still on its directory, perhaps under others.
-    None if it lives out of sight, for processes with files open in it (umount -l)."""
+    """Returns the mount that these resources hold, if it is still on its directory, perhaps under
+    others. None if it lives out of sight, for processes with files open in it (umount -l)."""
     here, source = resources.job.options.mountpoint, source_of(resources.job)
     for found in reversed(mount_table.read_table()):
         same = found.device == resources.number if resources.number else found.source == source
@@ -131,12 +131,12 @@ def mounted(resources: MountResources) -> mount_table.Mount | None:
 
 
 def source_of(job: Job) -> bytes:
-    """The source of the mount in the mount table."""
+    """Returns the source of the mount in the mount table."""
     return mount_table.source_of(job.snapshot.repo, job.snapshot.commit, job.options.path)
 
 
 def process_count(options: MountOptions) -> int:
-    """The workers of a mount, and the process that may prefetch (mount.read.prefetcher)."""
+    """Returns the workers of a mount, and the process that may prefetch (mount.read.prefetcher)."""
     return options.worker_count() + 1
 
 
@@ -155,26 +155,27 @@ def add_clones(resources: MountResources, log: Callable[[str], None]) -> MountRe
 
 
 def process_table(resources: MountResources) -> ProcessTable | None:
-    """The table of the mount's processes; None if workers end with their supervisor."""
+    """Returns the table of the mount's processes; None if workers end with their supervisor."""
     fd = resources.memories.get(WORKERS)
     return None if fd is None else ProcessTable(fd)
 
 
 def handles(resources: MountResources) -> OpenFileTable | None:
-    """The table of open files; None if nothing is passed through."""
+    """Returns the table of open files; None if nothing is passed through."""
     fd = resources.memories.get(HANDLES)
     return None if fd is None else OpenFileTable(fd)
 
 
 def traffic(resources: MountResources) -> TrafficTable | None:
-    """The counters of reads; None if nobody can ask for them, or the table has another form."""
+    """Returns the counters of reads; None if nobody can ask for them, or the table has another
+    form."""
     fd = resources.memories.get(COUNTS)
     table = None if fd is None else TrafficTable(fd)
     return table if table is not None and table.is_known else None
 
 
 def control_server(resources: MountResources, *, supervised: bool) -> ControlServer | None:
-    """The server at which others ask for the mount; None if they cannot."""
+    """Returns the server at which others ask for the mount; None if they cannot."""
     if resources.listener < 0:
         return None
     table = traffic(resources)

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
 
 def check_mountpoint(mountpoint: str) -> str:
-    """The absolute path of an empty directory that can be mounted on. Raises: InvalidInput, InUse.
+    """Returns the absolute path of an empty directory that can be mounted on. Raises: InvalidInput,
+    InUse.
 
     First removes a dead lodefs mount whose process was killed.
     """
@@ -174,7 +175,7 @@ def may_ask(found: mount_table.Mount) -> bool:
 
 
 def state_of_mount(found: mount_table.Mount) -> State:
-    """The state of a mount; process 0 if no process answers, or root may not ask.
+    """Returns the state of a mount; process 0 if no process answers, or root may not ask.
 
     Asks at the mount's socket, since a question through the kernel may wait behind reads.
     """
@@ -190,8 +191,8 @@ def state_of_mount(found: mount_table.Mount) -> State:
 
 
 def canonical(mountpoint: str) -> str:
-    """The absolute path without symlinks, found without touching a mount that may be stuck there.
-    Raises: InvalidInput, as ``mountpoints.real`` does."""
+    """Returns the absolute path without symlinks, found without touching a mount that may be stuck
+    there. Raises: InvalidInput, as ``mountpoints.real`` does."""
     path = mountpoints.plain(mountpoint)
     if mount_table.on_top(path) is not None:
         return path

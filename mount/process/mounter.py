@@ -194,7 +194,7 @@ def take_over_here(mountpoint: str, on_ready: Callable[[Mounted], None]) -> None
 
 
 def _here(job: Job) -> Mounted:
-    """A mount that this process answers for."""
+    """Returns a mount that this process answers for."""
     snapshot, options = job.snapshot, job.options
     return Mounted(options.mountpoint, snapshot.repo, snapshot.commit, options.path, os.getpid())
 
@@ -250,8 +250,8 @@ def _answers(found: mount_table.Mount) -> bool:
 
 
 def list_mounts() -> list[Mounted]:
-    """All lodefs mounts that this process sees; ``pid`` is None if one does not answer, or is not
-    asked."""
+    """Returns all lodefs mounts that this process sees; ``pid`` is None if one does not answer, or
+    is not asked."""
     table = mount_table.read_table()
     found = [(mount, _look(mount)) for mount in table if mount.is_lodefs]
     writable = [mount for mount in table if mount.is_writable]
@@ -269,7 +269,7 @@ def _is_own(mount: mount_table.Mount) -> bool:
 
 
 def _above(mount: mount_table.Mount, lower: Mounted | None) -> Mounted:
-    """A writable mount, and the process that serves the one below it, if any."""
+    """Returns a writable mount, and the process that serves the one below it, if any."""
     if lower is None:
         lower = Mounted(mount.mountpoint, mount.repo, mount.commit, mount.path, None)
     return lower._replace(mountpoint=mount.mountpoint, is_writable=True)
@@ -298,7 +298,7 @@ def traffic_of(
 
 
 def state_of(mountpoint: str, timeout_s: float = control_socket.CONNECT_TIMEOUT_S) -> State | None:
-    """The state that a mount's process reports; None if it may not be asked. Raises what
+    """Returns the state that a mount's process reports; None if it may not be asked. Raises what
     ``traffic_of`` raises."""
     found = mount_table.served(mountpoints.plain(mountpoint))
     if found is None or not found.is_lodefs:
@@ -308,8 +308,8 @@ def state_of(mountpoint: str, timeout_s: float = control_socket.CONNECT_TIMEOUT_
 
 
 def trace_of(mountpoint: str) -> RequestTrace:
-    """The trace of a mount's requests, which is written while somebody watches. Raises: NotFound
-    without a lodefs mount, Denied for another user's, Unavailable."""
+    """Returns the trace of a mount's requests, which is written while somebody watches. Raises:
+    NotFound without a lodefs mount, Denied for another user's, Unavailable."""
     found = mount_table.served(mountpoints.plain(mountpoint))
     if found is None or not found.is_lodefs:
         raise NotFound(f"{mountpoint}: there is no lodefs mount here")

@@ -27,8 +27,8 @@ _PIDFD_GETFD = 438  # the number of pidfd_getfd(2) on every architecture but Alp
 
 
 def showing(places: Mapping[str, str], proc: Path = PROC) -> dict[str, set[int]]:
-    """The users whose processes see mounts in other mount namespaces, mostly of containers, by
-    device MAJOR:MINOR; ``places``: where each device is mounted here.
+    """Returns the users whose processes see mounts in other mount namespaces, mostly of containers,
+    by device MAJOR:MINOR; ``places``: where each device is mounted here.
 
     A mount at its own path there, or at that path below another directory, came along with the
     host's tree and does not count: services with mount namespaces of their own, and containers that
@@ -61,7 +61,7 @@ def runs_as(pid: int, uid: int | None, proc: Path = PROC) -> bool:
 
 
 def _uid(process: Path) -> int:
-    """The user of a process; its directory in /proc may be root's. Raises: OSError."""
+    """Returns the user of a process; its directory in /proc may be root's. Raises: OSError."""
     _, _, rest = (process / "status").read_bytes().partition(b"\nUid:")
     return int(rest.split(maxsplit=1)[0])
 
@@ -82,8 +82,8 @@ class MountUser(NamedTuple):
 
 
 def processes_using(place: str, proc: Path = PROC) -> list[MountUser]:
-    """The processes of this mount namespace that use what lies at or below ``place``, as far as
-    this process may see them. Reads only links, so that a dead mount cannot block it."""
+    """Returns the processes of this mount namespace that use what lies at or below ``place``, as
+    far as this process may see them. Reads only links, so that a dead mount cannot block it."""
     found = []
     for process in _processes(proc):
         if _uses(process, place):
@@ -120,8 +120,8 @@ class Writer(NamedTuple):
 
 
 def writers(device: str, proc: Path = PROC) -> list[Writer]:
-    """The processes that keep a file system from becoming read-only, in all mount namespaces, as
-    far as this process may see them. ``device``: MAJOR:MINOR. Reads only links."""
+    """Returns the processes that keep a file system from becoming read-only, in all mount
+    namespaces, as far as this process may see them. ``device``: MAJOR:MINOR. Reads only links."""
     found = set()
     for process, mounts in _others(proc, [device], with_own=True):
         mounts = [mount for mount in mounts if mount.device == device]
@@ -134,7 +134,7 @@ def writers(device: str, proc: Path = PROC) -> list[Writer]:
 
 
 def _written(process: Path, mounts: Sequence[mount_table.Mount]) -> Iterator[str]:
-    """The files that a process has open for writing in some mounts. Raises: OSError."""
+    """Yields the files that a process has open for writing in some mounts. Raises: OSError."""
     lines = {f"\nmnt_id:\t{mount.mount_id}\n" for mount in mounts}
     for fd in os.listdir(process / "fd"):
         with suppress(OSError):
@@ -148,7 +148,8 @@ def _written(process: Path, mounts: Sequence[mount_table.Mount]) -> Iterator[str
 
 
 def _mapped(process: Path, mounts: Sequence[mount_table.Mount]) -> Iterator[str]:
-    """The files that a process maps for writing, even after closing them. Raises: OSError."""
+    """Yields the files that a process maps for writing, even after closing them. Raises:
+    OSError."""
     for link in os.scandir(process / "map_files"):
         with suppress(OSError):
             path = os.readlink(link)
@@ -169,7 +170,7 @@ def holders(device: str, proc: Path = PROC) -> list[int]:
 
 
 def orphaned_processes(device: str, proc: Path = PROC) -> list[int]:
-    """The processes whose connection has ended: they serve nobody any more."""
+    """Returns the processes whose connection has ended: they serve nobody any more."""
     found = []
     for pid_fd, fd in _holders(device, proc):
         if _is_over(pid_fd, fd):
@@ -180,7 +181,7 @@ def orphaned_processes(device: str, proc: Path = PROC) -> list[int]:
 
 
 def _holders(device: str, proc: Path) -> list[tuple[int, int]]:
-    """The pidfd of each process, and its descriptor of the connection."""
+    """Returns the pidfd of each process, and its descriptor of the connection."""
     major, _, minor = device.partition(":")
     line = f"fuse_connection:\t{int(major) << 20 | int(minor)}\n"
     found = []
@@ -247,9 +248,9 @@ def _others(
 
 
 def _maker(process: Path) -> int:
-    """The user who made a process's mount namespace, and so may mount in it (ioctl_ns(2)): 0 if it
-    belongs to this process's own user namespace, else the owner of the user namespace directly
-    below that. Raises: OSError."""
+    """Returns the user who made a process's mount namespace, and so may mount in it (ioctl_ns(2)):
+    0 if it belongs to this process's own user namespace, else the owner of the user namespace
+    directly below that. Raises: OSError."""
     fds = [os.open(process / "ns/mnt", os.O_RDONLY | os.O_CLOEXEC)]
     try:
         fds.append(fcntl.ioctl(fds[0], _NS_GET_USERNS))

@@ -80,8 +80,8 @@ def spawn(module: str, fd: int) -> int:
 
 
 def surroundings(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment for a process of a mount, made from that of its starter, without credentials
-    for S3, which only proxies may have."""
+    """Returns the environment for a process of a mount, made from that of its starter, without
+    credentials for S3, which only proxies may have."""
     kept = python_process.environment(environ)
     return {name: value for name, value in kept.items() if not name.startswith("AWS_")}
 
@@ -161,7 +161,8 @@ def _cancel(
 
 
 def _drain(channel: socket.socket) -> bytes:
-    """The last packet before the other end of a socket is closed; b"" if that takes too long."""
+    """Returns the last packet before the other end of a socket is closed; b"" if that takes too
+    long."""
     channel.settimeout(CANCEL_TIMEOUT_S)
     last = b""
     try:

@@ -33,7 +33,8 @@ class Requester:
         self.done_fd = done_fd
 
     def fileno(self) -> int:
-        """A descriptor that is readable when the requester has acknowledged, or has gone."""
+        """Returns a descriptor that is readable when the requester has acknowledged, or has
+        gone."""
         return self._channel.fileno()
 
     def answer(self, reply: Reply) -> None:
@@ -110,5 +111,5 @@ def is_done(done_fd: int) -> bool:
 
 
 def new_done_fd(*, done: bool = False) -> int:
-    """An eventfd for a Requester, or one that is readable from the start."""
+    """Returns an eventfd for a Requester, or one that is readable from the start."""
     return os.eventfd(int(done), os.EFD_CLOEXEC | os.EFD_NONBLOCK)

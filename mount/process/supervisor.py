@@ -419,7 +419,8 @@ class Supervisor:
         self._probe = (pid, self._watch(pid))
 
     def _watch(self, child: int) -> int:
-        """A pidfd that shows the end of a new child. Raises: OSError; then there is no child."""
+        """Returns a pidfd that shows the end of a new child. Raises: OSError; then there is no
+        child."""
         pid_fd = processes.watch(child)
         self._poll.register(pid_fd, select.POLLIN)
         return pid_fd

@@ -90,7 +90,7 @@ class FdStore:
 
 
 def _place(resources: MountResources) -> control_socket.Place | None:
-    """The path of the mount's socket, if it has one."""
+    """Returns the path of the mount's socket, if it has one."""
     mounted = mount_table.on_top(resources.job.options.mountpoint)
     if mounted is None or resources.listener < 0:
         return None

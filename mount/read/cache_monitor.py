@@ -72,7 +72,7 @@ class CacheMonitor(CachedSnapshot):
         self._client.close()
 
     def current(self) -> CacheView | None:
-        """The present view of the cache; the thread updates it."""
+        """Returns the present view of the cache; the thread updates it."""
         return self.view
 
     def catch_up(self, _view: CacheView) -> bool:

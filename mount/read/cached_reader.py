@@ -97,8 +97,8 @@ class CachedReader:
         )
 
     def complete_flat(self, ino: int) -> int | None:
-        """A descriptor, for reading, of the file in the cache that has the bytes of a whole file
-        and nothing else. It is open until this thread's next call. None without one."""
+        """Returns a descriptor, for reading, of the file in the cache that has the bytes of a whole
+        file and nothing else. It is open until this thread's next call. None without one."""
         self._held = file = self._cache.ask(lambda view: self._complete(view, ino))
         return None if file is None else file.fd
 

@@ -26,12 +26,12 @@ def fits(snapshot_bytes: int, total_bytes: int) -> bool:
 
 
 def available_bytes(meminfo: Path = MEMINFO) -> int:
-    """The bytes that the kernel could free without swapping; 0 if it does not say."""
+    """Returns the bytes that the kernel could free without swapping; 0 if it does not say."""
     return _figure(meminfo, "MemAvailable:")
 
 
 def total_bytes(meminfo: Path = MEMINFO) -> int:
-    """The memory of the machine in bytes; 0 if the kernel does not say."""
+    """Returns the memory of the machine in bytes; 0 if the kernel does not say."""
     return _figure(meminfo, "MemTotal:")
 
 

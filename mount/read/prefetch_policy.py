@@ -41,9 +41,9 @@ def is_small(node: Entry) -> bool:
 
 
 def together(siblings: Sequence[Entry], ino: int) -> Sequence[Entry]:
-    """The small files among ``siblings`` that are stored together with the file ``ino``; the result
-    is the same for each of them. They are neighbours, as many as fit into SIBLINGS_BYTES_MAX. Empty
-    if ``ino`` is not among them."""
+    """Returns the small files among ``siblings`` that are stored together with the file ``ino``;
+    the result is the same for each of them. They are neighbours, as many as fit into
+    SIBLINGS_BYTES_MAX. Empty if ``ino`` is not among them."""
     group: list[Entry] = []
     size_bytes = 0
     for node in filter(is_small, siblings):

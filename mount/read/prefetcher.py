@@ -163,7 +163,7 @@ class Prefetcher:
             self._monitor.failed(view, error)
 
     def _look(self, view: CacheView, event: ReadEvent) -> tuple[Entry, Read] | None:
-        """A small file whose siblings may be wanted. Blocks are stored at once."""
+        """Returns a small file whose siblings may be wanted. Blocks are stored at once."""
         block = event.first // BLOCK_BYTES
         read = self._policy.look((event.ino, block))
         if read is Read.NOTHING:

@@ -48,7 +48,7 @@ class ReadEvents:
             os.write(self._in, _WISH.pack(*event))
 
     def fileno(self) -> int:
-        """The descriptor that becomes readable."""
+        """Returns the descriptor that becomes readable."""
         return self._out
 
     def listen(self) -> None:

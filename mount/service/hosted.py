@@ -25,8 +25,8 @@ _log = logging.getLogger("lodefs.mounter")
 def hosted(
     state: Path, node: NodeMounts, boot: str, idle_s: float
 ) -> Iterator[tuple[SharedMounts, Callable[[], None]]]:
-    """The service, which mounts below ``state``/mounts, and a function that starts its upkeep. Its
-    end touches no mount. Raises: InUse, Denied, InvalidInput, Unavailable."""
+    """Yields the service, which mounts below ``state``/mounts, and a function that starts its
+    upkeep. Its end touches no mount. Raises: InUse, Denied, InvalidInput, Unavailable."""
     run = RUN / f"hosted-{blake3(bytes(state)).hexdigest(length=8)}"
     files = MountFiles(state / "mounter", run, state / "mounts")
     try:

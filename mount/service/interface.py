@@ -146,7 +146,7 @@ class MountService(Protocol):
         ...
 
     def health(self, volume: str, timeout_s: float) -> Health:
-        """The health of a volume's mount. Raises: NotFound if no user holds one."""
+        """Returns the health of a volume's mount. Raises: NotFound if no user holds one."""
         ...
 
     def ping(self, timeout_s: float) -> None:

@@ -88,7 +88,7 @@ def _told_to_end(pause_s: float) -> bool:
 
 
 def _reaped() -> list[int]:
-    """Children that have ended, adopted ones included."""
+    """Returns children that have ended, adopted ones included."""
     found: list[int] = []
     while True:
         try:

@@ -12,13 +12,13 @@ _FIRST_PROCESS = Path("/proc/1/stat")
 
 
 def boot_id() -> str:
-    """The id of this start of the machine."""
+    """Returns the id of this start of the machine."""
     return _BOOT_ID.read_text().strip()
 
 
 def container_boot_id() -> str:
-    """A boot id for mounts whose users end with this process's container: it includes the start
-    time of the container's first process (proc_pid_stat(5))."""
+    """Returns a boot id for mounts whose users end with this process's container: it includes the
+    start time of the container's first process (proc_pid_stat(5))."""
     started = _FIRST_PROCESS.read_text().rpartition(") ")[2].split()[19]
     return f"{boot_id()}-{started}"
 

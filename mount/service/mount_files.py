@@ -66,8 +66,8 @@ class MountFiles:
             self._lock = -1
 
     def load(self) -> list[SharedMount]:
-        """All recorded mounts. A damaged file is set aside and logged: its mount is removed when
-        its last user in the kernel is gone."""
+        """Returns all recorded mounts. A damaged file is set aside and logged: its mount is removed
+        when its last user in the kernel is gone."""
         found = []
         for path in sorted(self._mounts.glob(f"*{_SUFFIX}")):
             try:
@@ -103,7 +103,7 @@ class MountFiles:
             raise state_files.translated(error, self._mounts / key) from error
 
     def place(self, key: str) -> str:
-        """The mount point of a mount; it may not exist."""
+        """Returns the mount point of a mount; it may not exist."""
         return str(self._root / key)
 
     def make_place(self, place: str) -> None:
@@ -121,23 +121,23 @@ class MountFiles:
             os.rmdir(place)
 
     def key_at(self, place: str) -> str | None:
-        """The key of a mount point; None if it is not one of ours."""
+        """Returns the key of a mount point; None if it is not one of ours."""
         path = Path(place)
         return path.name if path.parent == self._root else None
 
     def places(self) -> list[str]:
-        """The keys of all existing mount points."""
+        """Returns the keys of all existing mount points."""
         try:
             return sorted(os.listdir(self._root))
         except OSError as error:
             raise state_files.translated(error, self._root) from error
 
     def token_path(self, key: str) -> str:
-        """The file of a mount's token."""
+        """Returns the file of a mount's token."""
         return str(self._tokens / key)
 
     def token(self, key: str) -> str | None:
-        """A mount's token; None if the file is gone, as after a reboot."""
+        """Returns a mount's token; None if the file is gone, as after a reboot."""
         with suppress(OSError):
             return state_files.read_whole(self._tokens / key, TOKEN_BYTES_MAX).decode("ascii")
         return None
@@ -148,7 +148,7 @@ class MountFiles:
 
     @contextmanager
     def lent(self, token: str | None) -> Iterator[str]:
-        """A file with a token during the block; "" without a token."""
+        """Yields a file with a token during the block; "" without a token."""
         if token is None:
             yield ""
             return
@@ -162,7 +162,7 @@ class MountFiles:
 
 
 def encode_mount(mount: SharedMount) -> bytes:
-    """The bytes of a mount's file."""
+    """Returns the bytes of a mount's file."""
     raw = msgspec.json.encode(mount)
     return msgspec.json.encode(
         _SharedEnvelope(version=VERSION, digest=blake3(raw).hexdigest(), mount=msgspec.Raw(raw))
@@ -170,7 +170,7 @@ def encode_mount(mount: SharedMount) -> bytes:
 
 
 def decode_mount(data: bytes) -> SharedMount:
-    """The mount in a file's content. Raises: Corrupt, UnknownFormat."""
+    """Returns the mount in a file's content. Raises: Corrupt, UnknownFormat."""
     try:
         envelope = from_json(data, _SharedEnvelope)
         if envelope.version != VERSION:

@@ -108,9 +108,9 @@ def run(
 def _first_files(
     settings: MounterSettings, tenure: Tenure | None
 ) -> tuple[MountFiles | None, bool]:
-    """The state, and whether to take over living mounts: from a service that leaves them to this
-    one, or from a container whose service does not answer now. None if this container has served
-    before and another service now serves, which has not asked for its return."""
+    """Returns the state, and whether to take over living mounts: from a service that leaves them to
+    this one, or from a container whose service does not answer now. None if this container has
+    served before and another service now serves, which has not asked for its return."""
     is_again = tenure is not None and tenure.has_begun
     for tries_left in reversed(range(TRIES)):
         succeeds = not is_again and _relieve(settings)
@@ -159,7 +159,7 @@ class _Service:
         )
 
     def await_files(self) -> MountFiles | None:
-        """The state, once its service has ended; None if this one must end."""
+        """Returns the state, once its service has ended; None if this one must end."""
         settings, standby = self._settings, self._standby
         _log.info("another service has the mounts; waiting until it ends")
         self._notifier.send(READY)

@@ -60,7 +60,7 @@ class SharedMount(msgspec.Struct, frozen=True, kw_only=True):
         return any(not usage.user.keeps_data for usage in self.users)
 
     def usage(self, user: User) -> Usage | None:
-        """The claim of a user; None for another user."""
+        """Returns the claim of a user; None for another user."""
         return next((usage for usage in self.users if usage.user == user), None)
 
 
@@ -78,7 +78,7 @@ def check_store(wanted: MountClaim, allowed: Collection[str]) -> None:
 
 
 def new_key(repo: str, commit: str, unique: str) -> str:
-    """The name of a mount's files. It begins with the repository, for administrators."""
+    """Returns the name of a mount's files. It begins with the repository, for administrators."""
     safe = "".join(c if c in _SAFE else "_" for c in repo[:KEY_NAME_CHARS_MAX]).lstrip(".")
     return f"{safe}-{commit[:12]}-{unique}"
 
@@ -86,7 +86,7 @@ def new_key(repo: str, commit: str, unique: str) -> str:
 def made(
     key: str, source: Source, found: ResolvedCommit, boot: str, *, has_token: bool
 ) -> SharedMount:
-    """A mount without users."""
+    """Returns a mount without users."""
     return SharedMount(
         key=key,
         source=source,
@@ -137,8 +137,8 @@ def lapsed(mount: SharedMount, stale: Collection[Usage]) -> SharedMount:
 
 
 def stale_users(mount: SharedMount, now_s: float, older_s: float) -> list[Usage]:
-    """Counted users that are old enough for their containers to show the mount. A clock that was
-    set back makes them old."""
+    """Returns counted users that are old enough for their containers to show the mount. A clock
+    that was set back makes them old."""
     return [
         usage
         for usage in mount.users
@@ -147,7 +147,7 @@ def stale_users(mount: SharedMount, now_s: float, older_s: float) -> list[Usage]
 
 
 def started(mount: SharedMount, boot: str) -> SharedMount:
-    """The record at a start of the service, without users of an earlier boot."""
+    """Returns the record at a start of the service, without users of an earlier boot."""
     if mount.boot == boot:
         return mount
     return msgspec.structs.replace(mount, boot=boot, users=())
@@ -255,8 +255,8 @@ def decide(
     places: Iterable[str],
     now: UpkeepTimes,
 ) -> list[Action]:
-    """The actions to take, one at most for each key. ``places``: keys of existing mount points;
-    ``statuses``: mounts by key."""
+    """Returns the actions to take, one at most for each key. ``places``: keys of existing mount
+    points; ``statuses``: mounts by key."""
     actions: list[Action] = []
     known = set()
     for view in views:
@@ -267,7 +267,7 @@ def decide(
 
 
 def _of(view: SharedView, status: MountStatus | None, now: UpkeepTimes) -> Iterator[Action]:
-    """The actions for a mount, the most urgent first."""
+    """Yields the actions for a mount, the most urgent first."""
     mount = view.mount
     if mount.is_mounted:
         is_due = now.uptime_s - view.checked_s >= CHECK_S

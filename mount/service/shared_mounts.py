@@ -283,12 +283,12 @@ class SharedMounts:
         self.records.close()
 
     def slots(self) -> list[SharedSlot]:
-        """All mounts, for reading."""
+        """Returns all mounts, for reading."""
         with self._lock:
             return list(self._slots.values())
 
     def by_state(self) -> dict[str, int]:
-        """The number of mounts with users, and of those that wait for the next one."""
+        """Returns the number of mounts with users, and of those that wait for the next one."""
         used = [slot.mount.is_mounted for slot in self.slots()]
         return {"used": used.count(True), "idle": used.count(False)}
 
@@ -346,7 +346,7 @@ class SharedMounts:
     def _held(
         self, user: User, wanted: MountClaim, token: str | None, deadline_s: float
     ) -> Iterator[SharedSlot]:
-        """The slot for a user, which stays during the block."""
+        """Yields the slot for a user, which stays during the block."""
         slot = self._of_user(user, wanted) or self._of_snapshot(wanted, token, deadline_s)
         with self._staying(slot):
             yield slot
@@ -365,7 +365,7 @@ class SharedMounts:
                     self.files.remove_place(slot.place)  # a mount there stays for upkeep
 
     def _of_user(self, user: User, wanted: MountClaim) -> SharedSlot | None:
-        """The mount of a user, or of its volume at another target."""
+        """Returns the mount of a user, or of its volume at another target."""
         with self._lock:
             wishes_of = user.wishes_of
             slots = [slot for slot in self._slots.values() if _wishes_of(slot.mount, wishes_of)]
@@ -380,7 +380,7 @@ class SharedMounts:
             return slots[0] if slots else None
 
     def _of_snapshot(self, wanted: MountClaim, token: str | None, deadline_s: float) -> SharedSlot:
-        """The mount for a claim, a new one if there is none."""
+        """Returns the mount for a claim, a new one if there is none."""
         source, rev = wanted.source, wanted.rev
         with self._lock:  # a claim for a mounted commit needs no proxy
             known = None if token is not None else self._find(source, rev, None)
@@ -405,7 +405,7 @@ class SharedMounts:
         return slot
 
     def _find(self, source: Source, commit: str, token: str | None) -> SharedSlot | None:
-        """A mount of a commit that the given token opened; or one that needed no token."""
+        """Returns a mount of a commit that the given token opened; or one that needed no token."""
         wanted = (source, commit, token is not None)
         for slot in self._slots.values():
             is_same = (slot.mount.source, slot.mount.commit, slot.mount.has_token) == wanted
@@ -474,7 +474,8 @@ class SharedMounts:
 
 
 def _places(slot: SharedSlot) -> set[str]:
-    """The path of a mount, and of writable mounts over it, which containers show instead."""
+    """Returns the path of a mount, and of writable mounts over it, which containers show
+    instead."""
     users = [usage.user for usage in slot.mount.users]
     return {slot.place, *(user.target for user in users if user.driver == WRITABLE)}
 

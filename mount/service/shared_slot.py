@@ -30,7 +30,7 @@ class PendingChange:
         self.error: LodefsError | None = None
 
     def applied(self, mount: SharedMount) -> SharedMount:
-        """The mount with the change, or unchanged if the change is refused."""
+        """Returns the mount with the change, or unchanged if the change is refused."""
         try:
             return self._apply(mount)
         except LodefsError as error:
@@ -136,7 +136,7 @@ class RecordWriter:
     def _released(
         self, slot: SharedSlot, pending: list[PendingChange], error: LodefsError
     ) -> SharedMount:
-        """The mount with only its releases applied, since its file was not written."""
+        """Returns the mount with only its releases applied, since its file was not written."""
         after = slot.mount
         for one in pending:
             if one.is_release:

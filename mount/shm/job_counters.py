@@ -72,8 +72,8 @@ JobOf = Callable[[int], int | None]
 
 
 def job_of(pid: int, proc: Path = Path("/proc")) -> int | None:
-    """The JobOf by /proc/PID/cgroup. For that, Linux before 6.8 takes a lock whose holder may wait
-    for the memory map of a process that waits for a page of this mount."""
+    """Returns the JobOf by /proc/PID/cgroup. For that, Linux before 6.8 takes a lock whose holder
+    may wait for the memory map of a process that waits for a page of this mount."""
     try:
         with open(f"{proc}/{pid}/cgroup", "rb") as file:
             found = _JOB.search(file.read())
@@ -105,8 +105,8 @@ class JobTable:
 
     @staticmethod
     def create(directory: Path, device: str = "") -> int:
-        """A file for an empty table of a mount with the device MAJOR:MINOR, locked for as long as
-        any process has it. Raises: OSError."""
+        """Returns a file for an empty table of a mount with the device MAJOR:MINOR, locked for as
+        long as any process has it. Raises: OSError."""
         with suppress(Exception):  # a mount does not depend on what others left there
             for _ in figure_files.living(directory, ENDING, sweep=True):
                 pass
@@ -115,8 +115,8 @@ class JobTable:
         return fd
 
     def rows(self, slot: int) -> JobRows | None:
-        """The rows of the process in a slot; None if it has none, or no space is left, which the
-        table then says."""
+        """Returns the rows of the process in a slot; None if it has none, or no space is left,
+        which the table then says."""
         if not self._is_known:
             return None
         if not 0 <= slot < PROCESSES:
@@ -137,7 +137,7 @@ class JobTable:
         self._gaps[slot] = GAP_NOW
 
     def counter(self, slot: int, job_of: JobOf = job_of) -> JobCounter | None:
-        """A counter for the process in a slot, if it has rows."""
+        """Returns a counter for the process in a slot, if it has rows."""
         rows = self.rows(slot)
         return None if rows is None else JobCounter(rows, job_of)
 
@@ -157,7 +157,7 @@ class JobRows:
         self._rows = {words[at + JobColumn.JOB]: at for at in begun if words[at + JobColumn.LAST]}
 
     def of(self, job: int) -> int:
-        """The row of a job that reads now, or that of other reads if none is left."""
+        """Returns the row of a job that reads now, or that of other reads if none is left."""
         at = self._rows.get(job)
         if at is None:
             at = self._free()
@@ -169,7 +169,7 @@ class JobRows:
         return at
 
     def _free(self) -> int | None:
-        """An unused row without counts."""
+        """Returns an unused row without counts."""
         used = self._used[0]
         if used < PROCESS_ROWS:
             self._used[0] = used + 1

@@ -66,7 +66,7 @@ class OpenFileTable:
 
     @classmethod
     def create(cls, *, rows_max: int = ROWS_MAX) -> OpenFileTable:
-        """An empty table in a new memory file."""
+        """Returns an empty table in a new memory file."""
         return cls(os.memfd_create("lodefs-handles", os.MFD_CLOEXEC), rows_max=rows_max)
 
     def enter(self, ino: int, request: int, backing: int | None = None) -> Opened | None:
@@ -129,7 +129,7 @@ class OpenFileTable:
             return backing
 
     def backing(self, ino: int) -> int | None:
-        """The id of an open file's backing file, CACHED, or None if it is not open."""
+        """Returns the id of an open file's backing file, CACHED, or None if it is not open."""
         with self._locked():
             slot = _find(self._inos[: self._head[_TOP]].tobytes(), ino)
             return self._backings[slot] & ~_SPOILT if slot >= 0 else None
@@ -151,7 +151,7 @@ class OpenFileTable:
         return backing
 
     def passed_through(self) -> set[int]:
-        """The inodes that are open in passthrough mode."""
+        """Returns the inodes that are open in passthrough mode."""
         with self._locked():
             top = self._head[_TOP]
             inos, backings = self._inos[:top].tolist(), self._backings[:top].tolist()
@@ -159,7 +159,7 @@ class OpenFileTable:
         return {ino for ino, backing in pairs if ino and backing != CACHED}
 
     def count(self) -> int:
-        """The number of open files."""
+        """Returns the number of open files."""
         with self._locked():
             return sum(map(bool, self._inos[: self._head[_TOP]].tolist()))
 
@@ -218,7 +218,7 @@ def _handle(slot: int, request: int) -> int:
 
 
 def _find(column: bytes, word: int) -> int:
-    """The first row of a column that holds a word; -1 without one."""
+    """Returns the first row of a column that holds a word; -1 without one."""
     wanted = word.to_bytes(_WORD_BYTES, sys.byteorder)
     place = column.find(wanted)
     while place >= 0 and place % _WORD_BYTES:

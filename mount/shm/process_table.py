@@ -36,13 +36,13 @@ class ProcessTable:
 
     @staticmethod
     def create() -> int:
-        """A memory file for an empty table."""
+        """Returns a memory file for an empty table."""
         fd = os.memfd_create("lodefs-workers", os.MFD_CLOEXEC)
         os.ftruncate(fd, SLOTS * _SLOT.size)
         return fd
 
     def reserve(self) -> int:
-        """A slot for a new worker. Raises: Unavailable if all are taken."""
+        """Returns a slot for a new worker. Raises: Unavailable if all are taken."""
         for slot in range(1, SLOTS):
             if self._read(slot) == (0, 0):
                 self._write(slot, 0, RESERVED)
@@ -50,7 +50,7 @@ class ProcessTable:
         raise Unavailable(f"more than {SLOTS} workers of one mount")
 
     def pid(self, slot: int) -> int:
-        """The process in a slot; 0 if there is none yet."""
+        """Returns the process in a slot; 0 if there is none yet."""
         return self._read(slot)[0]
 
     def enter(self, slot: int) -> None:
@@ -105,7 +105,7 @@ class ProcessTable:
             os.close(pid_fd)
 
     def _open(self, slot: int) -> int | None:
-        """A pidfd of the process in a slot; None if it has ended. Raises: Unavailable."""
+        """Returns a pidfd of the process in a slot; None if it has ended. Raises: Unavailable."""
         pid, started = self._read(slot)
         if not pid:
             return None

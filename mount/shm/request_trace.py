@@ -76,14 +76,14 @@ class RequestTrace:
 
     @staticmethod
     def create() -> int:
-        """A memory file, which takes no memory before it is used."""
+        """Returns a memory file, which takes no memory before it is used."""
         fd = os.memfd_create("lodefs-trace", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, _size_bytes())
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         return fd
 
     def writer(self, slot: int) -> TraceWriter | None:
-        """The writer for the process in a slot; None if that is not traced."""
+        """Returns the writer for the process in a slot; None if that is not traced."""
         if not 0 <= slot < SLOTS:
             return None
         ring = self._memory[_RINGS + slot * _RING_BYTES :][:_RING_BYTES]
@@ -95,7 +95,7 @@ class RequestTrace:
         self._until_s[0] = until_s
 
     def reader(self) -> TraceReader:
-        """A reader of requests from now on."""
+        """Returns a reader of requests from now on."""
         counts = [self._counts[slot * _COUNT_BYTES // 8] for slot in range(SLOTS)]
         return TraceReader(self._counts, self._memory[_RINGS:], counts)
 
@@ -148,7 +148,7 @@ class TraceReader:
         self.lost = 0
 
     def read(self) -> Iterator[Record]:
-        """The requests since the last call, those of each process in order."""
+        """Yields the requests since the last call, those of each process in order."""
         for slot in range(SLOTS):
             word = slot * _COUNT_BYTES // 8
             count = self._counts[word]

@@ -130,8 +130,8 @@ class TrafficTable:
 
     @staticmethod
     def create(description: MountDescription, *directories: Path) -> int:
-        """A file for an empty table, locked for as long as any process has it: in the first usable
-        directory, else without a name."""
+        """Returns a file for an empty table, locked for as long as any process has it: in the first
+        usable directory, else without a name."""
         head = encode_head(description)
         with suppress(Exception):  # others write there, and a mount does not depend on it
             for _ in read_all(*directories, sweep=True):
@@ -145,7 +145,8 @@ class TrafficTable:
         return fd
 
     def counter(self, slot: int) -> RowCounter:
-        """A counter for the process in a slot, if that has a row; else one that does nothing."""
+        """Returns a counter for the process in a slot, if that has a row; else one that does
+        nothing."""
         if not 0 <= slot < ROWS:
             return uncounted()
         use_row(self._head, slot)
@@ -157,11 +158,11 @@ class TrafficTable:
         return is_known(self._head)
 
     def counts(self) -> MountCounts:
-        """The counts of all processes since the mount was made."""
+        """Returns the counts of all processes since the mount was made."""
         return decode(bytes(self._memory), os.geteuid())
 
     def total(self) -> Traffic:
-        """A summary of the counts, for the mount's socket."""
+        """Returns a summary of the counts, for the mount's socket."""
         found = self.counts()
         cached = (Column.DIRECT_BYTES, Column.CACHE_BYTES, Column.AHEAD_BYTES)
         return Traffic(
@@ -177,5 +178,5 @@ def ignore_count(_column: Column, _amount: int) -> None:
 
 
 def uncounted() -> RowCounter:
-    """The counts without a table."""
+    """Returns the counts without a table."""
     return RowCounter(memoryview(bytearray(_WORD_BYTES * ROW_WORDS)).cast("Q"))

@@ -76,7 +76,7 @@ class VolumeFiles(Generic[V]):
             self._lock = -1
 
     def load(self) -> list[V | Damaged]:
-        """All volumes, damaged ones included."""
+        """Returns all volumes, damaged ones included."""
         try:
             paths = sorted(self._volumes.glob(f"*{_SUFFIX}"))
         except OSError as error:
@@ -122,7 +122,7 @@ class VolumeFiles(Generic[V]):
 
 
 def encode_volume(volume: Named) -> bytes:
-    """The bytes of a volume's file."""
+    """Returns the bytes of a volume's file."""
     raw = msgspec.json.encode(volume)
     return msgspec.json.encode(
         _Envelope(
@@ -135,7 +135,7 @@ def encode_volume(volume: Named) -> bytes:
 
 
 def decode_volume(kind: type[V], data: bytes) -> V:
-    """The volume in a file's content. Raises: Corrupt, UnknownFormat."""
+    """Returns the volume in a file's content. Raises: Corrupt, UnknownFormat."""
     try:
         envelope = from_json(data, _Envelope)
         if envelope.version != VERSION:
@@ -169,7 +169,7 @@ def _read(kind: type[V], path: Path) -> V | Damaged:
 
 
 def _name_in(data: bytes, key: str) -> str:
-    """The name in a file that is otherwise damaged; "" if it does not fit the key."""
+    """Returns the name in a file that is otherwise damaged; "" if it does not fit the key."""
     try:
         name = from_json(data, _Name).name
         return name if key_of(name) == key else ""

@@ -27,8 +27,8 @@ Mounter = Callable[[MountOptions], object]
 
 
 def bring_up(place: UpperPlace, record: Record, token: str | None, mount: Mounter) -> Path:
-    """The path at which the snapshot of a record is mounted and readable now. Does without the
-    service whatever the service cannot do. Raises what ``mounter.mount`` raises."""
+    """Returns the path at which the snapshot of a record is mounted and readable now. Does without
+    the service whatever the service cannot do. Raises what ``mounter.mount`` raises."""
     if record.service:
         claim = MountClaim(source=source_of(record.options), rev=record.commit)
         with suppress(
@@ -75,7 +75,7 @@ def lives(device: str) -> bool:
 
 
 def device_of(lower: Path) -> str:
-    """The device of the mount there, from the mount table. Raises: OSError."""
+    """Returns the device of the mount there, from the mount table. Raises: OSError."""
     found = os.stat(lower).st_dev
     return f"{os.major(found)}:{os.minor(found)}"
 
@@ -86,7 +86,8 @@ def _user(record: Record) -> User:
 
 
 def source_of(options: MountOptions) -> Source:
-    """The claim to the mount service for a snapshot below a writable mount with these options."""
+    """Returns the claim to the mount service for a snapshot below a writable mount with these
+    options."""
     return Source(
         repo=options.repo, path=options.path, uid=options.uid, gid=options.gid, mode=options.mode
     )

@@ -26,9 +26,9 @@ RECORD = "record.json"
 
 
 def chosen(upper: str, mountpoint: str) -> Path:
-    """The directory that --upper names, as an absolute path without symlinks, which may be missing.
-    Raises: InvalidInput if it contains other files, lies in the mountpoint or around it, or, for
-    root, if another user may change a part of the path."""
+    """Returns the directory that --upper names, as an absolute path without symlinks, which may be
+    missing. Raises: InvalidInput if it contains other files, lies in the mountpoint or around it,
+    or, for root, if another user may change a part of the path."""
     place = Path(mountpoints.real(upper))
     if overlap(str(place), mountpoint):
         raise InvalidInput(

@@ -108,19 +108,19 @@ class UpperPlace:
         return f"UpperPlace({str(self.directory)!r})"
 
     def upper(self, generation: int) -> Path:
-        """The directory with the changes of a generation, as overlayfs writes them."""
+        """Returns the directory with the changes of a generation, as overlayfs writes them."""
         return self.directory / f"upper-{generation}"
 
     def work(self, generation: int) -> Path:
-        """The directory that overlayfs needs besides its upper directory."""
+        """Returns the directory that overlayfs needs besides its upper directory."""
         return self.directory / f"work-{generation}"
 
     def lower(self, generation: int) -> Path:
-        """The mountpoint of the place's own mount of a snapshot."""
+        """Returns the mountpoint of the place's own mount of a snapshot."""
         return self.directory / f"lower-{generation}"
 
     def restoring(self, generation: int) -> bytes:
-        """The path in the mount at which an interrupted restore has put a file that belongs
+        """Returns the path in the mount at which an interrupted restore has put a file that belongs
         elsewhere; b"": none. Raises: OSError."""
         try:
             return state_files.read_whole(self._restore(generation), RECORD_BYTES_MAX)
@@ -148,8 +148,8 @@ class UpperPlace:
         return self.directory / "lock"
 
     def read(self) -> Record | None:
-        """The record; None if nothing was mounted, or all of it was removed. Raises: Corrupt,
-        UnknownFormat; OSError."""
+        """Returns the record; None if nothing was mounted, or all of it was removed. Raises:
+        Corrupt, UnknownFormat; OSError."""
         try:
             data = state_files.read_whole(self._record, RECORD_BYTES_MAX)
         except (FileNotFoundError, NotADirectoryError):
@@ -203,7 +203,7 @@ class UpperPlace:
             raise state_files.translated(error, self.directory) from error
 
     def generations(self) -> list[int]:
-        """The generations that have, or had, changes. Raises: OSError."""
+        """Returns the generations that have, or had, changes. Raises: OSError."""
         found = (name.removeprefix("upper-") for name in os.listdir(self.directory))
         return sorted(int(number) for number in found if number.isdecimal())
 
@@ -292,7 +292,7 @@ class UpperPlace:
 
 
 def state_directory(environ: Mapping[str, str]) -> Path:
-    """The directory with this user's places, or symlinks to them."""
+    """Returns the directory with this user's places, or symlinks to them."""
     if os.geteuid() == 0 and namespaces.in_first_user_namespace():
         return OF_ROOT
     state = environ.get("XDG_STATE_HOME") or f"{environ.get('HOME') or '/'}/.local/state"
@@ -300,18 +300,19 @@ def state_directory(environ: Mapping[str, str]) -> Path:
 
 
 def default_place(state: Path, mountpoint: str) -> UpperPlace:
-    """The place for a mountpoint (absolute, without symlinks) that is mounted without --upper."""
+    """Returns the place for a mountpoint (absolute, without symlinks) that is mounted without
+    --upper."""
     return UpperPlace(state / id_of(mountpoint))
 
 
 def id_of(mountpoint: str) -> str:
-    """The name of a mountpoint in the state directory."""
+    """Returns the name of a mountpoint in the state directory."""
     return blake3(os.fsencode(mountpoint)).hexdigest(length=ID_BYTES)
 
 
 def find(state: Path, mountpoint: str) -> UpperPlace | None:
-    """The place whose record names a mountpoint; None without one. Raises: Corrupt, UnknownFormat;
-    Denied, for root, if others may change what lies there; OSError."""
+    """Returns the place whose record names a mountpoint; None without one. Raises: Corrupt,
+    UnknownFormat; Denied, for root, if others may change what lies there; OSError."""
     place = _followed(default_place(state, mountpoint).directory)
     _check_ours(place.directory)
     record = place.read()
@@ -344,7 +345,7 @@ def forget(state: Path, mountpoint: str) -> None:
 
 
 def all_places(state: Path) -> list[UpperPlace]:
-    """The places of a state directory; for root, those that only root can change. Raises:
+    """Returns the places of a state directory; for root, those that only root can change. Raises:
     OSError."""
     found = []
     with suppress(FileNotFoundError):
@@ -369,5 +370,5 @@ def _check_ours(directory: Path) -> None:
 
 
 def _followed(directory: Path) -> UpperPlace:
-    """The place that a name in the state directory leads to."""
+    """Returns the place that a name in the state directory leads to."""
     return UpperPlace(Path(os.readlink(directory)) if directory.is_symlink() else directory)

@@ -72,8 +72,8 @@ def mount(place: UpperPlace, wanted: Record, token: str | None, mounter: Mounter
 
 
 def goes_on(former: Record, wanted: Record, place: UpperPlace) -> Record:
-    """The record to continue with, if a place has one. Pure. Raises: InvalidInput if its changes
-    belong to another repository, path, revision or mountpoint."""
+    """Returns the record to continue with, if a place has one. Pure. Raises: InvalidInput if its
+    changes belong to another repository, path, revision or mountpoint."""
     same = (former.mountpoint, former.repo, former.path, former.branch)
     if same == (wanted.mountpoint, wanted.repo, wanted.path, wanted.branch) and (
         former.branch or former.commit == wanted.commit
@@ -141,9 +141,9 @@ def advance(
 
 
 def catch_up(place: UpperPlace, token: str | None, mounter: Mounter) -> Record:
-    """The record of a place whose mount shows what the record says. A kill in ``advance`` may have
-    left a mount of the previous generation, which no commit reads any more. The caller has locked
-    the place. Raises what ``mount`` raises."""
+    """Returns the record of a place whose mount shows what the record says. A kill in ``advance``
+    may have left a mount of the previous generation, which no commit reads any more. The caller has
+    locked the place. Raises what ``mount`` raises."""
     record = recorded(place)
     was_behind = False
     while (found := mounted_on(record)) is not None and found.generation != str(record.generation):
@@ -153,7 +153,8 @@ def catch_up(place: UpperPlace, token: str | None, mounter: Mounter) -> Record:
 
 
 def recorded(place: UpperPlace) -> Record:
-    """The record of a place. Raises: NotFound without one; what ``UpperPlace.read`` raises."""
+    """Returns the record of a place. Raises: NotFound without one; what ``UpperPlace.read``
+    raises."""
     record = place.read()
     if record is None:
         raise NotFound(f"{place.directory} has no changes of a writable mount")
@@ -243,7 +244,7 @@ def is_read_only(record: Record) -> bool:
 
 
 def mounted_on(record: Record) -> mount_table.Mount | None:
-    """The writable mount on the mountpoint of a record, whatever commit it shows."""
+    """Returns the writable mount on the mountpoint of a record, whatever commit it shows."""
     found = mount_table.on_top(record.mountpoint)
     return found if found is not None and found.is_writable else None
 
@@ -281,7 +282,8 @@ def check_unused(place: UpperPlace, record: Record) -> None:
 
 
 def _overlay(place: UpperPlace, record: Record, token: str | None, mounter: Mounter) -> int:
-    """A descriptor of the overlay of a record, which is not mounted yet. Raises: OSError."""
+    """Returns a descriptor of the overlay of a record, which is not mounted yet. Raises:
+    OSError."""
     number = record.generation
     _make(place, record)
     lower = lower_mount.bring_up(place, record, token, mounter)
@@ -334,5 +336,6 @@ def _sweep(place: UpperPlace, record: Record) -> None:
 
 
 def writable_mode(mode: int | None) -> int:
-    """The permissions of a snapshot below a writable mount, which include its owner's writes."""
+    """Returns the permissions of a snapshot below a writable mount, which include its owner's
+    writes."""
     return (MODE_MAX if mode is None else mode) | OWNER_WRITES

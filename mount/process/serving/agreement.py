@@ -50,8 +50,8 @@ def agree(fd: int, job: Job, objection: str | None, log: Callable[[str], None]) 
 
 
 def cache_dir(options: MountOptions) -> Path | None:
-    """The directory of the node's cache; None if the proxy does not tell it, or this process cannot
-    read it."""
+    """Returns the directory of the node's cache; None if the proxy does not tell it, or this
+    process cannot read it."""
     address = parse_address(options.proxy)
     if not address.path:
         return None

@@ -161,13 +161,13 @@ class ProcessRows:
         self._resources = resources
 
     def traffic(self) -> RowCounter:
-        """The row for counts of the mount, for a process that begins."""
+        """Returns the row for counts of the mount, for a process that begins."""
         counter = traffic_row(self._resources, self._slot)
         counter.begin()
         return counter
 
     def jobs(self) -> JobCounter | None:
-        """The row for counts of jobs from now on; None if jobs are not counted."""
+        """Returns the row for counts of jobs from now on; None if jobs are not counted."""
         fd = self._resources.memories.get(JOBS)
         if fd is None:
             return None
@@ -185,17 +185,17 @@ class ProcessRows:
         return counter
 
     def trace(self) -> TraceWriter | None:
-        """The row for traced requests."""
+        """Returns the row for traced requests."""
         fd = self._resources.memories.get(TRACE)
         return None if fd is None else RequestTrace(fd).writer(self._slot)
 
 
 def supervisor_row(resources: MountResources) -> RowCounter:
-    """The row of a mount that the supervisor counts in."""
+    """Returns the row of a mount that the supervisor counts in."""
     return traffic_row(resources, SUPERVISOR)
 
 
 def traffic_row(resources: MountResources, slot: int) -> RowCounter:
-    """The row of a mount that the process in a slot counts in."""
+    """Returns the row of a mount that the process in a slot counts in."""
     table = mount_resources.traffic(resources)
     return table.counter(slot) if table is not None else uncounted()
