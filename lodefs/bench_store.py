@@ -313,12 +313,12 @@ class Advice(msgspec.Struct, frozen=True):
 
 
 def first_byte(times_s: Sequence[float]) -> tuple[float, float]:
-    """The median and the longest of some times."""
+    """Returns the median and the longest of some times."""
     return median(times_s), max(times_s)
 
 
 def advice(measured: Measured) -> Advice:
-    """The settings that follow. ``measured.reads`` must not be empty."""
+    """Returns the settings that follow. ``measured.reads`` must not be empty."""
     best = max(one.bytes_per_s for one in measured.reads)
     enough = next(one for one in measured.reads if one.bytes_per_s >= ENOUGH_SHARE * best)
     reasons = [_concurrency_reason(enough, measured.reads)]
@@ -350,7 +350,7 @@ def _concurrency_reason(enough: Rate, reads: Sequence[Rate]) -> str:
 
 
 def _before_errors(reads: Sequence[Rate], wanted: int) -> int:
-    """The concurrencies below the first at which requests failed."""
+    """Returns the concurrencies below the first at which requests failed."""
     first = next(one.concurrency for one in reads if one.errors)
     return max(1, min(wanted, first // 2))
 

@@ -46,7 +46,7 @@ class ApiServer:
             raise InvalidInput(f"{account / 'ca.crt'}: {error.strerror}") from error
 
     def node_labels(self, node: str) -> dict[str, str]:
-        """All labels of a node. Raises: NotFound, Denied, Unavailable."""
+        """Returns all labels of a node. Raises: NotFound, Denied, Unavailable."""
         found = self._call("GET", f"/api/v1/nodes/{node}")
         labels = found.get("metadata", {}).get("labels", {})
         return {str(key): str(value) for key, value in labels.items()}
@@ -84,7 +84,8 @@ class ApiServer:
 
 
 def _decoded(status: int, text: bytes, what: str) -> dict[str, Any]:
-    """The object in an answer. Raises: the error of its status, with the server's message."""
+    """Returns the object in an answer. Raises: the error of its status, with the server's
+    message."""
     try:
         found = json_decoder(dict[str, Any]).decode(text)
     except msgspec.DecodeError:
@@ -104,9 +105,9 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
 
 
 def label_key(repo: str) -> str:
-    """The key of a repository's label, in Kubernetes' syntax: a name of at most 63 characters, with
-    letters or digits at both ends. ``/`` becomes ``.``. A name that does not fit ends with a
-    digest."""
+    """Returns the key of a repository's label, in Kubernetes' syntax: a name of at most 63
+    characters, with letters or digits at both ends. ``/`` becomes ``.``. A name that does not fit
+    ends with a digest."""
     name = repo.replace("/", ".")
     if len(name) > _NAME_CHARS_MAX or not _NAME.match(name):
         digest = blake3(repo.encode()).hexdigest(length=_DIGEST_DIGITS // 2)
@@ -116,9 +117,9 @@ def label_key(repo: str) -> str:
 
 
 def labels(pins: Iterable[PinView]) -> dict[str, str]:
-    """The labels of a node with what is pinned in its cache, ``pinned.lodefs.dev/REPO: COMMIT``. Of
-    several commits, the one that is pinned longest counts. Pins count only when all of their data
-    is there."""
+    """Returns the labels of a node with what is pinned in its cache, ``pinned.lodefs.dev/REPO:
+    COMMIT``. Of several commits, the one that is pinned longest counts. Pins count only when all of
+    their data is there."""
     found: dict[str, str] = {}
     for pin in sorted(pins, key=lambda pin: (pin.pinned_until_s, pin.commit)):
         if pin.is_complete:
@@ -127,7 +128,8 @@ def labels(pins: Iterable[PinView]) -> dict[str, str]:
 
 
 def changes(present: Mapping[str, str], wanted: Mapping[str, str]) -> dict[str, str | None]:
-    """The patch (RFC 7396) that turns a node's own labels into ``wanted``. Other labels stay."""
+    """Returns the patch (RFC 7396) that turns a node's own labels into ``wanted``. Other labels
+    stay."""
     patch: dict[str, str | None] = {
         key: None for key in present if key.startswith(PREFIX) and key not in wanted
     }

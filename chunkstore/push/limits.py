@@ -138,7 +138,7 @@ AllowRemovals = Callable[[Removals], bool]
 
 
 def allow_all(removals: Removals) -> bool:  # noqa: ARG001
-    """An AllowRemovals that allows everything."""
+    """Implements AllowRemovals: allows everything."""
     return True
 
 

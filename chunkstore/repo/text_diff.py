@@ -43,7 +43,7 @@ def content_diff(packs: PackReader, change: Change) -> ContentDiff:
 
 
 def text_diff(before: bytes, after: bytes) -> ContentDiff:
-    """The differences between two contents. A missing one is b""."""
+    """Returns the differences between two contents. A missing one is b""."""
     old, new = _text(before), _text(after)
     if old is None or new is None:
         return ContentDiff([], "binary")

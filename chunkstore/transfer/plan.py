@@ -174,7 +174,7 @@ class RefPlan:
         return None if self.before is None else self.before.commit
 
     def known(self) -> set[CommitId]:
-        """The commits that are complete there, or will be."""
+        """Returns the commits that are complete there, or will be."""
         return {at for at in (self.at, self.fork, *self.order, *self.kept) if at is not None}
 
     def __str__(self) -> str:

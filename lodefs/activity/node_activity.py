@@ -96,7 +96,7 @@ _TIMED = {
 
 
 def activity_of(found: Iterable[Sample]) -> NodeActivity:
-    """The activity that samples of /metrics show. What they do not show is zero."""
+    """Returns the activity that samples of /metrics show. What they do not show is zero."""
     activity = NodeActivity(datasets={}, mounts={}, waiting={}, mount_of={}, peers={})
     for sample in found:
         if sample.name in _PLAIN:
@@ -254,8 +254,8 @@ class Watcher:
         self._last_s = clock_s()
 
     def next(self) -> Rates | None:
-        """The rates since the last reading that succeeded. None if the proxy does not answer now;
-        it may answer next time. Raises: Denied."""
+        """Returns the rates since the last reading that succeeded. None if the proxy does not
+        answer now; it may answer next time. Raises: Denied."""
         try:
             found = self._look()
         except Unavailable:

@@ -57,8 +57,8 @@ class Size(NamedTuple):
 def screen(
     rates: Rates | None, place: Place, order: Order, size: Size, note: str = ""
 ) -> list[str]:
-    """The lines to show, none wider than the screen. ``rates``: None while the proxy does not
-    answer; ``note``: the last line."""
+    """Returns the lines to show, none wider than the screen. ``rates``: None while the proxy does
+    not answer; ``note``: the last line."""
     head = [f"lodefs top  {place.clock}  {text.escaped(place.proxy)}"]
     if rates is None:
         body = ["the proxy does not answer"]
@@ -97,7 +97,7 @@ def _state(rates: Rates) -> list[str]:
 
 
 def _sources(rates: Rates, columns: int) -> list[str]:
-    """A bar for each source; the longest is the fastest."""
+    """Returns a bar for each source; the longest is the fastest."""
     most = max(reads.read_bytes for reads in rates.sources.values())
     room = max(0, columns - 8 - _CELL_CHARS - 4)
     lines = []
@@ -131,7 +131,7 @@ def _table(
     columns: int,
     shown: Callable[[str], str],
 ) -> list[str]:
-    """A heading, and a line for each row; nothing without rows."""
+    """Returns a heading, and a line for each row; nothing without rows."""
     if not rows:
         return []
     wide = columns >= _NARROW_CHARS
@@ -169,7 +169,7 @@ def _sorted(rows: dict[str, BySource], order: Order) -> list[str]:
 
 
 def fit(line: str, columns: int) -> str:
-    """A text, cut to a number of columns; … marks a cut."""
+    """Returns a text, cut to a number of columns; … marks a cut."""
     return line if cell_len(line) <= columns else set_cell_size(line, columns - 1).rstrip() + "…"
 
 
@@ -180,12 +180,12 @@ RESTARTED = "the proxy was restarted"
 
 
 def head() -> str:
-    """The line above the lines of rates."""
+    """Returns the line above the lines of rates."""
     return "".join(f"{name:>{_COLUMN_CHARS}}" for name in _COLUMNS)
 
 
 def line(rates: Rates) -> str:
-    """Bytes a second by source; reads a second; mean time to the first byte; requests being
+    """Returns bytes a second by source; reads a second; mean time to the first byte; requests being
     answered and bytes being fetched now."""
     latency = "-" if rates.latency_s is None else f"{rates.latency_s * 1000:.1f}"
     cells = [
@@ -204,7 +204,7 @@ def compact(size_bytes: float) -> str:
 
 
 def as_object(rates: Rates | None, time_s: float) -> dict[str, object]:
-    """The rates as JSON, for scripts; all are null while the proxy does not answer."""
+    """Returns the rates as JSON, for scripts; all are null while the proxy does not answer."""
     if rates is None:
         return dict.fromkeys(_KEYS) | {"time_s": round(time_s, 3), "proxy_answers": False}
     now = rates.activity
@@ -289,7 +289,7 @@ class Terminal:
         self._write(_HOME + body + _END_OF_SCREEN)
 
     def key(self, timeout_s: float) -> str:
-        """A key pressed within this time, else "". "q" if the keyboard is gone."""
+        """Returns a key pressed within this time, "" without one, "q" without a keyboard."""
         ready, _, _ = select.select([self._fd], [], [], max(0.0, timeout_s))
         if not ready:
             return ""

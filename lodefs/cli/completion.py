@@ -101,15 +101,15 @@ def _specs(session: Session, incomplete: str, form: str) -> Iterator[str]:
 
 
 def _names(session: Session, repo: str, kinds: Sequence[str], begin: str) -> Iterator[str]:
-    """The names of branches and tags that begin like the one under the cursor."""
+    """Yields the names of branches and tags that begin like the one under the cursor."""
     refs = session.store.refs(repo)
     for kind in kinds:
         yield from (name for name, _ in refs.living(kind) if name.startswith(begin))
 
 
 def _soon(words: Callable[[], Iterator[str]]) -> list[str]:
-    """The complete names that a child process prints in time. A store that does not answer is left
-    behind with that process."""
+    """Returns the complete names that a child process prints in time. A store that does not answer
+    is left behind with that process."""
     ours, theirs = os.pipe()
     child = os.fork()
     if not child:
@@ -153,8 +153,8 @@ class LastWord(NamedTuple):
 
 
 def last_word(line: str, breaks: Collection[str]) -> LastWord:
-    """The word at the end of a line. bash replaces what follows an open quote, or the last of the
-    characters ``breaks`` that is in no quotes."""
+    """Returns the word at the end of a line. bash replaces what follows an open quote, or the last
+    of the characters ``breaks`` that is in no quotes."""
     pieces, begin, quote = list[str](), 0, ""
     for piece in _PIECE.finditer(line):
         quote = (piece["open"] or "")[:1]
@@ -171,7 +171,7 @@ def _unquoted(pieces: Sequence[str]) -> str:
 
 
 def quoted(value: str, quote: str) -> str:
-    """A value as bash takes it after an open quote, or, for "", outside of quotes."""
+    """Returns a value as bash takes it after an open quote, or, for "", outside of quotes."""
     return _SPECIAL[quote].sub(r"'\''" if quote == "'" else r"\\\g<0>", value)
 
 

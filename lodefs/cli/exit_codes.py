@@ -33,12 +33,12 @@ CODES: tuple[tuple[type[errors.LodefsError], int], ...] = (
 
 
 def code_of(error: BaseException) -> int:
-    """The exit code for an error: its number in CODES, or FAILURE."""
+    """Returns the exit code for an error: its number in CODES, or FAILURE."""
     return next((code for kind, code in CODES if isinstance(error, kind)), FAILURE)
 
 
 def code_of_os(error: OSError) -> int:
-    """The exit code for an untranslated error of the local file system."""
+    """Returns the exit code for an untranslated error of the local file system."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return 10
     if error.errno in (errno.EACCES, errno.EPERM):

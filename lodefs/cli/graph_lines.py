@@ -12,8 +12,8 @@ class GraphLines:
         self._columns: list[Hashable] = []  # the next commit of each column
 
     def commit(self, at: Hashable, parents: Sequence[Hashable]) -> tuple[str, str, list[str]]:
-        """The prefix of a commit's first line, the prefix of its other lines, and the lines that
-        lead from there to its parents."""
+        """Returns the prefix of a commit's first line, the prefix of its other lines, and the lines
+        that lead from there to its parents."""
         if at not in self._columns:
             self._columns.append(at)
         place = self._columns.index(at)

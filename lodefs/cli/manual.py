@@ -17,7 +17,7 @@ class GroupedCommands(click.Group):
 
 
 def page_lines(program: GroupedCommands, version: str) -> Iterator[str]:
-    """The page in roff, with the groups of the help and the help of each command."""
+    """Yields the page in roff, with the groups of the help and the help of each command."""
     ctx = click.Context(program, info_name="lodefs")
     yield f'.TH LODEFS 1 "" "lodefs {version}"'
     yield from [".SH NAME", f"lodefs \\- {_ABOUT}"]
@@ -38,7 +38,7 @@ def page_lines(program: GroupedCommands, version: str) -> Iterator[str]:
 
 
 def _command(command: click.Command, ctx: click.Context) -> Iterator[str]:
-    """A command and, if it is a group, the commands below it."""
+    """Yields a command and, if it is a group, the commands below it."""
     yield f".SS {_roff(ctx.command_path)} {_roff(' '.join(command.collect_usage_pieces(ctx)))}"
     yield from _paragraphs(command.help or "")
     yield from _options(command, ctx)
@@ -69,6 +69,6 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 
 def _roff(line: str) -> str:
-    """A line of text in which roff sees no commands."""
+    """Returns a line of text in which roff sees no commands."""
     line = line.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq")
     return f"\\&{line}" if line.startswith(".") else line

@@ -66,14 +66,15 @@ def no_path(spec: Spec) -> None:
 
 
 def not_found_hint(spec: Spec) -> str:
-    """The hint for a path that may be meant as a revision (REPO:v2); "" for any other path."""
+    """Returns the hint for a path that may be meant as a revision (REPO:v2); "" for any other
+    path."""
     if spec.rev != DEFAULT_BRANCH or not _REVISION.match(spec.path):
         return ""
     return f"a revision is written with @: {spec.repo}@{spec.path.decode()}"
 
 
 def examples(*commands: str) -> str:
-    """The last part of a command's help, with examples to copy."""
+    """Returns the last part of a command's help, with examples to copy."""
     return "\n".join(["\b", "Examples:", *(f"  {command}" for command in commands)])
 
 
@@ -146,7 +147,8 @@ def _with_session(function: Callable[..., None]) -> Any:
 
 
 def _on_command_line(one: Parameter) -> Callable[[Any], Any]:
-    """The decorator of click for a parameter. The parameter's type decides the option's type."""
+    """Returns the decorator of click for a parameter. The parameter's type decides the option's
+    type."""
     more = dict(one.place.more)
     is_several = get_origin(one.kind) is tuple
     if one.kind in _TYPES and "callback" not in more:  # a callback parses
@@ -196,12 +198,12 @@ def revision_items(ctx: click.Context, param: click.Parameter, incomplete: str) 
 
 
 def fields(value: object, *names: str) -> dict[str, object]:
-    """The named attributes of a result, for ``--json``."""
+    """Returns the named attributes of a result, for ``--json``."""
     return {name: plain(getattr(value, name)) for name in names}
 
 
 def plain(value: object) -> object:
-    """A value as JSON: ids in hex, kinds by their names."""
+    """Returns a value as JSON: ids in hex, kinds by their names."""
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, Enum):

@@ -49,7 +49,7 @@ def argument(metavar: str | None = None, **more: Any) -> Any:
 
 
 def parameters_of(function: Callable[..., Any]) -> Iterator[Parameter]:
-    """The parameters that are on the command line, in their order."""
+    """Yields the parameters that are on the command line, in their order."""
     code, values = function.__code__, function.__defaults__ or ()
     names = code.co_varnames[: code.co_argcount]
     defaults = dict(zip(names[len(names) - len(values) :], values, strict=True))
@@ -77,14 +77,14 @@ def show_options(function: Any) -> None:
 
 
 def _options(name: str, hint: Any) -> list[tuple[str, Any]]:
-    """A parameter itself; for ``**options: Unpack[Table]``, the keys of the table."""
+    """Returns a parameter itself; for ``**options: Unpack[Table]``, the keys of the table."""
     if get_origin(hint) is Unpack:
         return list(_hints(get_args(hint)[0]).items())
     return [(name, hint)]
 
 
 def _default(name: str, hint: Any) -> object:
-    """The default of a key that is not given."""
+    """Returns the default of a key that is not given."""
     found = _parameter(name, hint, None)
     if found is None or found.default is not None:
         return found and found.default
@@ -92,8 +92,8 @@ def _default(name: str, hint: Any) -> object:
 
 
 def _hints(of: Any) -> dict[str, Any]:
-    """The types of parameters or keys. A name that only type checkers import becomes Any; no option
-    has such a type."""
+    """Returns the types of parameters or keys. A name that only type checkers import becomes Any;
+    no option has such a type."""
     names = defaultdict(lambda: Any, vars(builtins) | vars(sys.modules[of.__module__]))
     return get_type_hints(of, localns=names, include_extras=True)
 

@@ -76,7 +76,7 @@ def _show(progress: Progress, done: threading.Event) -> None:
 
 
 def bars(console: Console) -> Bar:
-    """The line that is drawn on the terminal."""
+    """Returns the line that is drawn on the terminal."""
     from rich.progress import BarColumn, SpinnerColumn, TextColumn
     from rich.progress import Progress as Bars
 

@@ -97,7 +97,7 @@ def judged_kind(kind: str, path: Path) -> Finding:
 
 
 def kind_of(path: Path, table: Sequence[mount_table.Mount]) -> str:
-    """The type of the file system that a directory is on; "" if no mount holds it."""
+    """Returns the type of the file system that a directory is on; "" if no mount holds it."""
     place = os.path.realpath(path)
     best = ""
     kind = ""
@@ -132,8 +132,8 @@ def judged_speed(found: DiskSpeed | None) -> Finding:
 
 
 def measured(path: Path) -> DiskSpeed | None:
-    """Bytes a second past the page cache, in a writable directory. None if the file system does not
-    support O_DIRECT. Raises: OSError."""
+    """Returns bytes a second past the page cache, in a writable directory. None if the file system
+    does not support O_DIRECT. Raises: OSError."""
     block = mmap.mmap(-1, _BLOCK_BYTES)  # aligned to a page, as O_DIRECT needs it
     block.write(os.urandom(_BLOCK_BYTES))
     with tempfile.TemporaryFile(dir=path) as file:  # has no name, so nobody can replace it
@@ -154,7 +154,8 @@ def measured(path: Path) -> DiskSpeed | None:
 
 
 def _rate(step: Callable[[int], int]) -> float:
-    """Bytes a second of a step, which takes the offset and returns how many bytes it moved."""
+    """Returns bytes a second of a step, which takes the offset and returns how many bytes it
+    moved."""
     begin_s = time.monotonic()
     done_bytes = 0
     while done_bytes < TRIAL_BYTES:
@@ -208,14 +209,15 @@ def open_files(subject: Subject) -> list[Finding]:
 
 
 def proxy_pid(cache_dir: Path) -> int | None:
-    """The process that is recorded as the cache's owner; None without one."""
+    """Returns the process that is recorded as the cache's owner; None without one."""
     with suppress(OSError, ValueError):
         return int((cache_dir / layout.LOCK_FILE).read_text())
     return None
 
 
 def limit_of(pid: int) -> int | None:
-    """A process's hard limit of open files, if this user may see it (proc_pid_limits(5))."""
+    """Returns a process's hard limit of open files, if this user may see it
+    (proc_pid_limits(5))."""
     with suppress(OSError, ValueError, IndexError):
         for line in Path(f"/proc/{pid}/limits").read_text().splitlines():
             if line.startswith("Max open files"):
@@ -240,7 +242,7 @@ def memory(subject: Subject) -> list[Finding]:  # noqa: ARG001
 
 
 def nearest(path: Path) -> Path:
-    """The path, or the first existing directory above it."""
+    """Returns the path, or the first existing directory above it."""
     while not path.exists() and path != path.parent:
         path = path.parent
     return path

@@ -59,14 +59,15 @@ def fault(check: str, saw: str, mend: str) -> Finding:
 
 
 def unchecked(check: str, saw: str, mend: str = "") -> Finding:
-    """The finding that something could not be checked; ``mend`` says how it can be."""
+    """Returns the finding that something could not be checked; ``mend`` says how it can be."""
     return Finding(check, State.UNCHECKED, saw, mend)
 
 
 def run(
     checks: Sequence[Check], *, clock_s: Callable[[], float] = time.monotonic
 ) -> Iterator[Finding]:
-    """The findings of all checks, in their order, each as soon as all earlier ones are known."""
+    """Yields the findings of all checks, in their order, each as soon as all earlier ones are
+    known."""
     begin_s = clock_s()
     results = [_start(check) for check in checks]
     for check, found in zip(checks, results, strict=True):
@@ -89,7 +90,7 @@ def _start(check: Check) -> queue.SimpleQueue[Sequence[Finding]]:
 
 
 def _guarded(check: Check) -> Sequence[Finding]:
-    """The findings of a check. An error that it did not expect is a finding, too."""
+    """Returns the findings of a check. An error that it did not expect is a finding, too."""
     try:
         return check.look()
     except PermissionError as error:

@@ -41,7 +41,7 @@ _LOOKS: tuple[tuple[str, Look, str, float], ...] = (
 
 
 def examine(subject: Subject) -> Iterator[Finding]:
-    """The findings of all checks, as they become known."""
+    """Returns the findings of all checks, as they become known."""
     checks = [
         Check(name, partial(look, subject), if_late, timeout_s)
         for name, look, if_late, timeout_s in _LOOKS

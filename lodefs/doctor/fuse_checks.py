@@ -74,7 +74,8 @@ def kernel(subject: Subject) -> list[Finding]:
 
 
 def _trial(without: frozenset[features.Feature]) -> FuseSession:
-    """The features of a trial mount, which ends at once. Raises: Denied, Unsupported, ..."""
+    """Returns the features of a trial mount, which ends at once. Raises: Denied, Unsupported,
+    ..."""
     place = os.path.realpath(tempfile.mkdtemp(prefix="lodefs-doctor-"))
     try:
         fd = mount_syscalls.attach(place, b"doctor@trial", allow_other=False)

@@ -172,7 +172,8 @@ def _refused_port(where: str, port: int, error: OSError, *, runs: bool) -> Findi
 
 
 def holders(port: int) -> list[str]:
-    """The processes, as ``NAME (process N)``, that listen at a port and that this user can see."""
+    """Returns the processes, as ``NAME (process N)``, that listen at a port and that this user can
+    see."""
     inodes = set[str]()
     for table in _TCP_TABLES:
         with suppress(OSError):

@@ -106,8 +106,8 @@ def _mirror(subject: Subject, url: str) -> Finding:
 
 
 def _strange_branch(subject: Subject, mirror: Store, repo: str) -> str | None:
-    """A branch of a mirror whose commit the store lacks. None if there is none, or if the store
-    cannot be asked, which its own check reports."""
+    """Returns a branch of a mirror whose commit the store lacks. None if there is none, or if the
+    store cannot be asked, which its own check reports."""
     branch = next(iter(mirror.refs(repo).living(BRANCHES)), None)
     if branch is None or branch[1].commit is None or subject.store_url is None:
         return None
@@ -122,7 +122,7 @@ def _strange_branch(subject: Subject, mirror: Store, repo: str) -> str | None:
 
 
 def refused(subject: Subject, error: LodefsError) -> list[Finding]:
-    """The findings for a store that could not be opened."""
+    """Returns the findings for a store that could not be opened."""
     url, saw = subject.store_url, str(error)
     left = [unchecked(name, "the store cannot be read") for name in (CREDENTIALS, CONDITIONAL)]
     if _SKEWED.search(saw):
@@ -185,7 +185,8 @@ def clock(subject: Subject, *, now_s: Callable[[], float] = time.time) -> list[F
 
 
 def judged(skew_s: float, *, in_cluster: bool) -> Finding:
-    """The finding for a difference of clocks; ``skew_s`` is positive if this clock is ahead."""
+    """Returns the finding for a difference of clocks; ``skew_s`` is positive if this clock is
+    ahead."""
     off = f"{abs(skew_s):,.0f} s {'ahead of' if skew_s > 0 else 'behind'} the store's"
     if abs(skew_s) >= SKEW_REFUSED_S:
         return fault(CLOCK, f"{off}: it refuses such requests", _SET_CLOCK)
@@ -197,7 +198,7 @@ def judged(skew_s: float, *, in_cluster: bool) -> Finding:
 
 
 def _date_of(endpoint: str) -> float:
-    """The Date header of a server's answer, whatever its status (Unix). Raises: OSError,
+    """Returns the Date header of a server's answer, whatever its status (Unix). Raises: OSError,
     ValueError."""
     parts = urlsplit(endpoint)
     host, port = parts.hostname or "", parts.port

@@ -137,7 +137,8 @@ def _seen(url: str, token: str | None, *, expected: bool) -> ProxySeen:
 def _cache_dir(
     session: Session, proxy: ProxySeen, store_url: str | None, config: Config | None, *, named: bool
 ) -> Path:
-    """The cache of the running proxy, else of the settings, else of the user's own proxy."""
+    """Returns the cache of the running proxy, else of the settings, else of the user's own
+    proxy."""
     running = proxy.node.get("cache")
     if isinstance(running, str):
         return Path(running)
@@ -153,8 +154,8 @@ _ACL = "system.posix_acl_access"
 
 
 def unreadable(subject: Subject, check: str, path: Path) -> list[Finding]:
-    """A warning for root about a file that this machine's service may not read. None if it may, if
-    the service's user does not exist, or if the proxy is not the service."""
+    """Returns a warning for root about a file that this machine's service may not read. None if it
+    may, if the service's user does not exist, or if the proxy is not the service."""
     place = subject.proxy.socket
     if not subject.is_root or (place is not None and str(place) != SOCKET_DEFAULT):
         return []

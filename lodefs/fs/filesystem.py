@@ -119,7 +119,7 @@ class LodefsFileSystem(WritingFileSystem, metaclass=_OneCommit):
 
     @raising_os_errors
     def snapshot(self, path: str) -> Snapshot:
-        """The snapshot that contains a path."""
+        """Returns the snapshot that contains a path."""
         return self._snapshot(split_head(self._strip_protocol(path))[0])
 
     def invalidate_cache(self, path: str | None = None) -> None:
@@ -134,7 +134,7 @@ class LodefsFileSystem(WritingFileSystem, metaclass=_OneCommit):
         super().invalidate_cache(path)
 
     def _begin(self, head: str, message: str) -> Transaction:
-        """A transaction on a branch, based on the commit that this file system has read."""
+        """Returns a transaction on a branch, based on the commit that this file system has read."""
         from lodefs.api.transactions import transaction
 
         spec = parse_url(head)
@@ -163,7 +163,7 @@ class LodefsFileSystem(WritingFileSystem, metaclass=_OneCommit):
         return self._snapshots.setdefault(head, found)
 
     def _at(self, path: str) -> tuple[Snapshot, bytes]:
-        """The snapshot that contains a path, and the path in it."""
+        """Returns the snapshot that contains a path, and the path in it."""
         head, inner = split_head(self._strip_protocol(path))
         return self._snapshot(head), encoded_path(inner)
 
@@ -188,7 +188,7 @@ class LodefsFileSystem(WritingFileSystem, metaclass=_OneCommit):
 
     @raising_os_errors
     def ls(self, path: str, detail: bool = True, **kwargs: Any) -> list[Any]:  # noqa: FBT002
-        """The entries of a directory, or the file itself."""
+        """Returns the entries of a directory, or the file itself."""
         path = self._strip_protocol(path)
         if kwargs.get("refresh"):
             self.invalidate_cache(path)
@@ -209,7 +209,8 @@ class LodefsFileSystem(WritingFileSystem, metaclass=_OneCommit):
         detail: bool = False,  # noqa: FBT002
         **_: Any,
     ) -> Any:
-        """All files below a path, in one walk, which does not follow symlinks to directories."""
+        """Returns all files below a path, in one walk, which does not follow symlinks to
+        directories."""
         if maxdepth is not None and maxdepth < 1:
             raise ValueError("maxdepth must be at least 1")
         path = self._strip_protocol(path)
@@ -289,8 +290,8 @@ class LodefsFileSystem(WritingFileSystem, metaclass=_OneCommit):
         return self._type(path) == "file"
 
     def _type(self, path: str) -> str:
-        """The type of the entry at a path. "" if there is none, and for a name without a revision,
-        which fsspec asks for when it goes up from a path."""
+        """Returns the type of the entry at a path. "" if there is none, and for a name without a
+        revision, which fsspec asks for when it goes up from a path."""
         try:
             return str(self.info(path)["type"])
         except OSError as error:
@@ -299,16 +300,16 @@ class LodefsFileSystem(WritingFileSystem, metaclass=_OneCommit):
             raise
 
     def ukey(self, path: str) -> str:
-        """The digest of the content, which is the same for equal files of all commits."""
+        """Returns the digest of the content, which is the same for equal files of all commits."""
         return str(self.info(path)["ETag"])
 
     def checksum(self, path: str) -> int:
-        """The digest as a number."""
+        """Returns the digest as a number."""
         return int(self.ukey(path), 16)
 
     @raising_os_errors
     def modified(self, path: str) -> datetime:
-        """The time of the commit, since files have no times."""
+        """Returns the time of the commit, since files have no times."""
         snapshot, inner = self._at(path)
         snapshot.entries.entry(inner)
         return snapshot.time.astimezone(UTC)
@@ -321,7 +322,7 @@ class LodefsFileSystem(WritingFileSystem, metaclass=_OneCommit):
     def cat_file(
         self, path: str, start: int | None = None, end: int | None = None, **_: Any
     ) -> bytes:
-        """A file's bytes, or a slice of them."""
+        """Returns a file's bytes, or a slice of them."""
         snapshot, node = self._file(path)
         return snapshot.bytes.read(node, *bounds((start, end), node.size_bytes))
 
@@ -463,8 +464,8 @@ class LodefsFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec has no t
 def _restored(
     kind: type[LodefsFileSystem], args: Any, options: dict[str, Any], commits: dict[str, str]
 ) -> LodefsFileSystem:
-    """A file system from a pickle. If this process has another commit for one of its revisions, it
-    becomes a separate instance, since a job must read one commit."""
+    """Returns a file system from a pickle. If this process has another commit for one of its
+    revisions, it becomes a separate instance, since a job must read one commit."""
     fs = kind(*args, **options)
     if any(fs._commits.get(head, commit) != commit for head, commit in commits.items()):
         fs = kind(*args, **options, skip_instance_cache=True)

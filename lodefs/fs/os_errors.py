@@ -28,7 +28,7 @@ _NUMBERS: tuple[tuple[type[LodefsError], int], ...] = (
 
 
 def os_error(error: LodefsError, path: str | None = None) -> OSError:
-    """The OSError for an error of lodefs, with its message."""
+    """Returns the OSError for an error of lodefs, with its message."""
     number = next((number for kind, number in _NUMBERS if isinstance(error, kind)), errno.EIO)
     if isinstance(error, errors.Unavailable) and number == errno.EAGAIN:
         return ConnectionError(number, str(error), path)

@@ -52,7 +52,7 @@ class Writes(FsspecTransaction):  # type: ignore[misc]  # fsspec has no types
         self.files: deque[object] = deque(maxlen=0)
 
     def branch(self, head: str) -> Transaction:
-        """The transaction of REPO@BRANCH, which begins with the first write."""
+        """Returns the transaction of REPO@BRANCH, which begins with the first write."""
         from lodefs.fs.staged_snapshot import StagedSnapshot
 
         with self._lock:
@@ -65,7 +65,7 @@ class Writes(FsspecTransaction):  # type: ignore[misc]  # fsspec has no types
             return found
 
     def snapshot(self, head: str) -> StagedSnapshot | None:
-        """The staged state of REPO@BRANCH; None if nothing was written there."""
+        """Returns the staged state of REPO@BRANCH; None if nothing was written there."""
         return self._staged.get(head)
 
     @raising_os_errors
@@ -148,7 +148,7 @@ class WritingFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has
 
     @contextmanager
     def _staged(self, path: Any) -> Iterator[tuple[Staging, Names]]:
-        """The staging area that contains a path, and the path in it."""
+        """Yields the staging area that contains a path, and the path in it."""
         head, inner = split_head(self._strip_protocol(path))
         parse_url(head)
         names = names_of(encoded_path(inner), is_root_fine=True)

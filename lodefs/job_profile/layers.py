@@ -61,8 +61,8 @@ def waiting(
     passed_through: bool = False,
     names_from_store: bool = False,
 ) -> Shares:
-    """The share of time of each layer; the sum is 1. ``passed_through``: the kernel reads files by
-    itself, so that a thread blocked without a request waits for the cache's disk."""
+    """Returns the share of time of each layer; the sum is 1. ``passed_through``: the kernel reads
+    files by itself, so that a thread blocked without a request waits for the cache's disk."""
     total = dict.fromkeys(Layer, 0.0)
     if not ticks:
         return {**total, Layer.JOB: 1.0}
@@ -81,7 +81,7 @@ def waiting(
 
 
 def _blocked_share(tick: Tick, *, in_work: bool) -> float:
-    """The share of the job that waits: of the threads that do not sleep, those blocked."""
+    """Returns the share of the job that waits: of the threads that do not sleep, those blocked."""
     if not tick.seen:
         return 1.0 if in_work else 0.0
     awake = tick.blocked + tick.running
@@ -107,8 +107,8 @@ def _in_work(
 
 
 def named(shares: Shares) -> Layer:
-    """The layer that makes a job slow: the job itself if it waits for data less than half of the
-    time, else the layer that it waits for most."""
+    """Returns the layer that makes a job slow: the job itself if it waits for data less than half
+    of the time, else the layer that it waits for most."""
     if shares[Layer.JOB] >= 0.5:
         return Layer.JOB
     return max((layer for layer in Layer if layer != Layer.JOB), key=lambda one: shares[one])

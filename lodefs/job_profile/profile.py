@@ -45,8 +45,8 @@ class Profile(msgspec.Struct, frozen=True):
 
 
 def mount_of(directory: str) -> mount_table.Mount:
-    """The lodefs mount that contains a directory or file. Raises: NotFound; InvalidInput if it is
-    not on a lodefs mount."""
+    """Returns the lodefs mount that contains a directory or file. Raises: NotFound; InvalidInput if
+    it is not on a lodefs mount."""
     if not os.path.lexists(directory):
         raise NotFound(f"{directory}: no such file or directory")
     place = os.path.realpath(directory)
@@ -129,7 +129,7 @@ class _Figures(msgspec.Struct, frozen=True):
 
 
 def _figures(mountpoint: str, token: str | None) -> _Figures:
-    """The counters of the mount and the proxy, if they answer."""
+    """Returns the counters of the mount and the proxy, if they answer."""
     proxy, opens, trees = "", 0, 0
     with suppress(LodefsError):
         state = state_of(mountpoint)
@@ -166,7 +166,7 @@ def _name(client: Client | None, mount: mount_table.Mount, files: Iterable[SlowF
 
 
 def _path(client: Client, ino: int) -> str:
-    """The path of a file in its snapshot, percent-encoded."""
+    """Returns the path of a file in its snapshot, percent-encoded."""
     names: list[bytes] = []
     for _ in range(DEPTH_MAX):
         node = client.node(ino)

@@ -72,7 +72,7 @@ def _name(opcode: int) -> str:
 
 
 def pattern(records: Sequence[Record]) -> ReadPattern:
-    """The sizes and the order of reads."""
+    """Returns the sizes and the order of reads."""
     reads = sorted(
         (one for one in records if one.opcode == Opcode.READ), key=lambda one: one.start_s
     )
@@ -97,7 +97,7 @@ def pattern(records: Sequence[Record]) -> ReadPattern:
 
 
 def slowest(records: Iterable[Record]) -> list[SlowFile]:
-    """The files whose reads took longest, without their names."""
+    """Returns the files whose reads took longest, without their names."""
     files: dict[int, SlowFile] = {}
     layers: dict[int, dict[Layer, float]] = {}
     for one in records:

@@ -76,8 +76,9 @@ class OwnProxy(msgspec.Struct, frozen=True):
 
 
 def proxy_url(session: Session, unused_timeout_s: float = UNUSED_TIMEOUT_S) -> str:
-    """The URL of a proxy that is ready: the one that the settings name, else the node's if it
-    serves the same store, else the user's own, which is started, and ends after a time without use.
+    """Returns the URL of a proxy that is ready: the one that the settings name, else the node's if
+    it serves the same store, else the user's own, which is started, and ends after a time without
+    use.
 
     Raises: InvalidInput if neither a proxy nor a store is given, NotFound if the store does not
     exist, Denied if this user may not use the node's proxy; Unavailable.
@@ -135,7 +136,7 @@ def _own_at(session: Session, url: str) -> OwnProxy | None:
 
 
 def running_proxy(session: Session) -> str:
-    """A proxy that runs: the one asked for, the node's, or the user's. Starts none. Raises:
+    """Returns a proxy that runs: the one asked for, the node's, or the user's. Starts none. Raises:
     Unavailable."""
     found, store = _found(session)
     if found:
@@ -156,13 +157,14 @@ def running_proxy(session: Session) -> str:
 
 
 def node_proxy(session: Session) -> str:
-    """The proxy that the settings name, else the address of the node's."""
+    """Returns the proxy that the settings name, else the address of the node's."""
     return session.proxy_url or f"unix:{SOCKET_DEFAULT}"
 
 
 def node_figures(session: Session) -> tuple[Path, ...]:
-    """The directories in which a component counts for ``node_proxy`` (``directories_for``). None if
-    that proxy is on another machine, or the settings are unusable, which their user will report."""
+    """Returns the directories in which a component counts for ``node_proxy`` (``directories_for``).
+    None if that proxy is on another machine, or the settings are unusable, which their user will
+    report."""
     socket = node_socket(session)
     return directories_for(socket, os.geteuid()) if socket else ()
 
@@ -175,14 +177,14 @@ def node_job_figures(session: Session) -> Path | None:
 
 
 def node_socket(session: Session) -> str:
-    """The socket of the node's proxy; "" if there is none."""
+    """Returns the socket of the node's proxy; "" if there is none."""
     with suppress(InvalidInput):
         return parse_address(node_proxy(session)).path or ""
     return ""
 
 
 def _found(session: Session) -> tuple[str | None, str | None]:
-    """A proxy that need not be started, and the store that the settings name."""
+    """Returns a proxy that need not be started, and the store that the settings name."""
     if session.proxy_option:  # the settings need not be read
         return session.proxy_option, None
     store = session.store_url if session.has_store else None
@@ -205,7 +207,7 @@ def own_proxy(home_cache: Path, store: str) -> OwnProxy:
 
 
 def serve_command(own: OwnProxy, store: str) -> list[str]:
-    """The command line that runs a user's own proxy."""
+    """Returns the command line that runs a user's own proxy."""
     files = ["--socket", str(own.socket), "--cache", str(own.directory / "cache")]
     return python_process.command("lodefs.main", "--store", store, "serve", *files)
 
@@ -224,7 +226,7 @@ def serves(url: str, store: str | None, timeout_s: float = ASK_TIMEOUT_S) -> boo
 
 
 def plain_store(url: str) -> str:
-    """A store's URL for comparison, without settings such as endpoint and region."""
+    """Returns a store's URL for comparison, without settings such as endpoint and region."""
     return split_settings(url)[0].removeprefix("file://").rstrip("/")
 
 
@@ -324,7 +326,7 @@ def ready(url: str, timeout_s: float = ASK_TIMEOUT_S) -> bool:
 def ask(
     url: str, path: str, token: str | None = None, *, timeout_s: float = ASK_TIMEOUT_S
 ) -> dict[str, object]:
-    """The JSON object in a proxy's answer. Raises: Unavailable, Denied."""
+    """Returns the JSON object in a proxy's answer. Raises: Unavailable, Denied."""
     try:
         answer = _get(url, path, token, timeout_s)
     except Unavailable as error:

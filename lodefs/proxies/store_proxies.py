@@ -64,8 +64,8 @@ class StoreProxies:
         self._keeper: Thread | None = None
 
     def proxy_for(self, store: str, timeout_s: float) -> str:
-        """The address of the proxy for a store; "" for the node's own. Raises: Unavailable while
-        the proxy is being started, or if it does not start."""
+        """Returns the address of the proxy for a store; "" for the node's own. Raises: Unavailable
+        while the proxy is being started, or if it does not start."""
         if not store:
             return self._node
         store = absolute(store)
@@ -162,7 +162,7 @@ class StoreProxies:
             self._say(f"the proxy for {_shown(store)} ends: nobody used it for a day")
 
     def _settings(self) -> str:
-        """The node's settings, without those for its proxy alone, such as addresses."""
+        """Returns the node's settings, without those for its proxy alone, such as addresses."""
         s3, serve = self._session.config.s3, self._session.config.serve
         tables: dict[str, dict[str, object]] = {
             "s3": {
@@ -181,7 +181,7 @@ class StoreProxies:
 
 
 def _shown(store: str) -> str:
-    """A store for logs and errors, without settings, which may contain secrets."""
+    """Returns a store for logs and errors, without settings, which may contain secrets."""
     return plain_store(store)
 
 
@@ -230,7 +230,8 @@ def open_node_mounts(
 
 @contextmanager
 def store_proxies(session: Session, state: Path, log: logging.Logger) -> Iterator[StoreProxies]:
-    """The proxies of other stores with their state in ``state``, kept running within the block."""
+    """Yields the proxies of other stores with their state in ``state``, kept running within the
+    block."""
     proxies = StoreProxies(session, state / "proxies", partial(log.warning, "%s"))
     proxies.adopt()
     try:

@@ -16,7 +16,7 @@ STORE_TIMEOUT_S = 5.0  # for each place that may hold a store
 
 
 def split_url(session: Session, node: str, url: str) -> tuple[str, str]:
-    """The store and the repository of s3://BUCKET/PREFIX/REPO, gs://..., az://...,
+    """Returns the store and the repository of s3://BUCKET/PREFIX/REPO, gs://..., az://...,
     file:///DIR/REPO or /DIR/REPO.
 
     If the URL begins with the store of the proxy ``node``, the store is "". Otherwise it is the
@@ -41,7 +41,7 @@ def split_url(session: Session, node: str, url: str) -> tuple[str, str]:
 
 
 def _splits(url: str) -> Iterator[tuple[str, str]]:
-    """All stores and repositories that a URL may mean, the shortest store first."""
+    """Yields all stores and repositories that a URL may mean, the shortest store first."""
     scheme, mark, rest = url.partition("://")
     if not mark:
         scheme, rest = "", url
@@ -60,7 +60,7 @@ def _repo(url: str, name: str) -> str:
 
 
 def _store_of(node: str) -> str:
-    """The store of the node's proxy; "" if it does not answer."""
+    """Returns the store of the node's proxy; "" if it does not answer."""
     try:
         return str(served_store(ask(node, "/status", timeout_s=ASK_TIMEOUT_S)) or "")
     except LodefsError:

@@ -25,7 +25,7 @@ _NOBODY = (errno.ENOENT, errno.ECONNREFUSED)  # no proxy runs, and one that star
 
 
 def digest_or_none(path: Path) -> str | None:
-    """The ``file_digest`` of a file; None if it does not exist or cannot be read."""
+    """Returns the ``file_digest`` of a file; None if it does not exist or cannot be read."""
     try:
         return file_digest(path) or None
     except InvalidInput:
@@ -57,8 +57,8 @@ def await_taken(
 
 
 def _proxies(session: Session) -> Sequence[str]:
-    """The addresses at which a proxy may answer: that of the settings, else the node's and the
-    user's own."""
+    """Returns the addresses at which a proxy may answer: that of the settings, else the node's and
+    the user's own."""
     if session.proxy_url:
         return [session.proxy_url]
     node = str(session.config.serve.get("socket_path") or SOCKET_DEFAULT)

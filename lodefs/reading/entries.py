@@ -43,7 +43,7 @@ class Entries:
         self._listed: dict[bytes, list[Entry]] = {}
 
     def entry(self, path: bytes) -> Entry:
-        """The entry at a path. Follows symlinks on the way, but not at the end."""
+        """Returns the entry at a path. Follows symlinks on the way, but not at the end."""
         found = self._known.get(path, _UNKNOWN)
         if isinstance(found, Entry):
             return found
@@ -53,7 +53,7 @@ class Entries:
         return self._child(self._real_path(parent), name, path)
 
     def followed(self, path: bytes) -> Entry:
-        """The entry at a path. Follows symlinks on the way and at the end."""
+        """Returns the entry at a path. Follows symlinks on the way and at the end."""
         node = self._known.get(path)
         if node is not None and node.kind != _SYMLINK:
             return node
@@ -64,14 +64,14 @@ class Entries:
         return node
 
     def target(self, path: bytes, node: Entry) -> Entry | None:
-        """The target of a symlink at ``path``; None if it is not in the snapshot."""
+        """Returns the target of a symlink at ``path``; None if it is not in the snapshot."""
         try:
             return self.followed(path) if node.kind == _SYMLINK else node
         except (NotFound, InvalidInput):
             return None
 
     def children(self, path: bytes) -> list[Entry]:
-        """The entries of a directory, by name. Callers must not change them."""
+        """Returns the entries of a directory, by name. Callers must not change them."""
         found = self._listed.get(path)
         if found is not None:
             return found
@@ -91,8 +91,8 @@ class Entries:
     def walk(
         self, path: bytes, depth_max: int | None = None
     ) -> Iterator[tuple[bytes, list[Entry]]]:
-        """All directories at and below ``path`` with their entries, parents first and by name, down
-        to a number of levels. Does not follow symlinks to directories."""
+        """Yields all directories at and below ``path`` with their entries, parents first and by
+        name, down to a number of levels. Does not follow symlinks to directories."""
         pending = [(path, 1)]
         while pending:
             directory, depth = pending.pop()
@@ -104,7 +104,7 @@ class Entries:
                 pending += [(one, depth + 1) for one in reversed(below)]
 
     def _child(self, directory: bytes, name: bytes, path: bytes) -> Entry:
-        """The entry ``name`` of a directory whose path has no symlinks."""
+        """Returns the entry ``name`` of a directory whose path has no symlinks."""
         real = directory + b"/" + name if directory else name
         known = self._known.get(real, _UNKNOWN)
         if isinstance(known, Entry):
@@ -132,7 +132,7 @@ class Entries:
         return node
 
     def _real_path(self, path: bytes) -> bytes:
-        """The path with its symlinks resolved."""
+        """Returns the path with its symlinks resolved."""
         node = self._known.get(path)
         if node is not None and node.kind != _SYMLINK:
             return path  # only resolved paths are known
@@ -188,7 +188,7 @@ class Entries:
 
 
 def _of(listed: list[Entry], name: bytes) -> Entry:
-    """The entry that stands for a whole directory. Raises: NotFound."""
+    """Returns the entry that stands for a whole directory. Raises: NotFound."""
     at = bisect_left(listed, name, key=lambda node: node.name)
     if at == len(listed) or listed[at].name != name:
         raise NotFound("it does not exist")

@@ -47,7 +47,7 @@ class FileBytes:
         self._cache = cache
 
     def read(self, node: Entry, first: int, end: int) -> bytes:
-        """The bytes [first, end) of a file; fewer only at its end.
+        """Returns the bytes [first, end) of a file; fewer only at its end.
 
         Raises: Unavailable, DeadlineExceeded, Corrupt.
         """
@@ -72,7 +72,7 @@ class FileBytes:
         return len(part)
 
     def read_many(self, wanted: Sequence[tuple[Entry, Span]]) -> list[bytes]:
-        """The bytes of each range, in order. Raises the first error, as ``read`` does."""
+        """Returns the bytes of each range, in order. Raises the first error, as ``read`` does."""
         for found in (results := self.tried_many(wanted)):
             if isinstance(found, LodefsError):
                 raise found
@@ -111,7 +111,7 @@ class FileBytes:
             results[number] = data[first - request.first : end - request.first]
 
     def _cached(self, node: Entry, first: int, end: int) -> bytes | None:
-        """Bytes of a file, if the cache is known to have all of them."""
+        """Returns bytes of a file, if the cache is known to have all of them."""
         cache, size_bytes = self._cache, end - first
         extents = cache.find(node.ino, first, size_bytes, node)
         if extents is None:
@@ -129,7 +129,7 @@ class FileBytes:
         return bytes(self._rendered(node, first, extents))
 
     def _fetched(self, node: Entry, first: int, end: int) -> bytes:
-        """Bytes of a file that the proxy must fetch."""
+        """Returns bytes of a file that the proxy must fetch."""
         buffer = memoryview(bytearray(end - first))
         self._fetch_into(node, first, buffer)
         return bytes(buffer)
@@ -144,7 +144,7 @@ class FileBytes:
         self._ask_into(node, first, buffer, located)
 
     def _sent(self, node: Entry, first: int, end: int) -> memoryview:
-        """Bytes of a file whose cache files have turned out to be damaged."""
+        """Returns bytes of a file whose cache files have turned out to be damaged."""
 
         def sent(client: Client, at: int, part: memoryview) -> int:
             data = client.read(node.ino, at, len(part))
@@ -204,7 +204,8 @@ def bounds(span: Span, size_bytes: int) -> tuple[int, int]:
 
 
 def _merged(missing: list[tuple[int, Entry, int, int]]) -> Iterator[_Request]:
-    """The fewest requests for all ranges, each of limited size unless one range is larger."""
+    """Yields the fewest requests for all ranges, each of limited size unless one range is
+    larger."""
     request: _Request | None = None
     for number, node, first, end in sorted(missing, key=lambda one: (one[1].ino, one[2], one[3])):
         if (

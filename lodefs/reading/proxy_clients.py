@@ -79,8 +79,8 @@ class ProxyClients:
 
     @contextmanager
     def client(self, timeout_s: float | None = None) -> Iterator[Client]:
-        """A client for this thread alone, until the end of the block. ``timeout_s``: a shorter
-        limit for all its requests together."""
+        """Yields a client for this thread alone, until the end of the block. ``timeout_s``: a
+        shorter limit for all its requests together."""
         try:
             client = self._idle.pop()
         except IndexError:
@@ -92,15 +92,15 @@ class ProxyClients:
 
     @contextmanager
     def beside(self) -> Iterator[Client]:
-        """A client for questions about the node's cache that no reader waits for. Raises: NotFound
-        if the proxy is on another machine."""
+        """Yields a client for questions about the node's cache that no reader waits for. Raises:
+        NotFound if the proxy is on another machine."""
         if not self.is_beside:
             raise NotFound(f"{self.url} may be on another machine")
         with self.client(ASK_S) as client:
             yield client
 
     def control(self) -> ControlClient:
-        """A client for warming and pins."""
+        """Returns a client for warming and pins."""
         return ControlClient(self.url, self._token)
 
     def close(self) -> None:

@@ -82,7 +82,7 @@ class Snapshot:
         return self._commit.size_bytes
 
     def files(self, path: str = "") -> Iterator[SnapshotEntry]:
-        """All files at and below ``path``, directory by directory, symlinks included.
+        """Yields all files at and below ``path``, directory by directory, symlinks included.
 
         Raises: NotFound, Unavailable.
         """
@@ -91,7 +91,8 @@ class Snapshot:
                 yield entry
 
     def list(self, path: str = "", *, recursive: bool = False) -> Iterator[SnapshotEntry]:
-        """The entries of a directory, by name; ``recursive``: also those of all directories below.
+        """Yields the entries of a directory, by name; ``recursive``: also those of all directories
+        below.
 
         Raises: NotFound, NotADirectory, Unavailable.
         """
@@ -104,7 +105,7 @@ class Snapshot:
                 return
 
     def entry(self, path: str) -> SnapshotEntry:
-        """The entry at a path. A symlink at the end is not followed. Raises: NotFound."""
+        """Returns the entry at a path. A symlink at the end is not followed. Raises: NotFound."""
         name = _path(path)
         return _shown(name, self.entries.entry(name))
 
@@ -116,8 +117,8 @@ class Snapshot:
             return False
 
     def digest(self, path: str) -> str:
-        """The BLAKE3 of a file's content, as recorded at its push (hex, like ``b3sum``); for a
-        directory, of its entries. Reads nothing. Raises: NotFound."""
+        """Returns the BLAKE3 of a file's content, as recorded at its push (hex, like ``b3sum``);
+        for a directory, of its entries. Reads nothing. Raises: NotFound."""
         return self.entries.followed(_path(path)).digest.hex()
 
     @overload
@@ -127,7 +128,7 @@ class Snapshot:
     def read(self, path: str, ranges: Sequence[Span]) -> builtins.list[bytes]: ...
 
     def read(self, path: str, ranges: Sequence[Span] | None = None) -> bytes | builtins.list[bytes]:
-        """A whole file, or the bytes of each range ``(first, end)``, as for a slice.
+        """Returns a whole file, or the bytes of each range ``(first, end)``, as for a slice.
 
         Raises: NotFound, InvalidInput if it is not a file, Unavailable, Corrupt.
         """
@@ -169,19 +170,19 @@ class Snapshot:
         return io.TextIOWrapper(found, **{"encoding": "utf-8", **text})
 
     def raw(self, path: str) -> SnapshotFile:
-        """A file without a buffer."""
+        """Returns a file without a buffer."""
 
         return SnapshotFile(self, self.file(path), path)
 
     def file(self, path: str) -> Entry:
-        """The entry of a file. Raises: NotFound, InvalidInput for anything else."""
+        """Returns the entry of a file. Raises: NotFound, InvalidInput for anything else."""
         node = self.entries.followed(_path(path))
         if node.kind != Kind.FILE:
             raise InvalidInput(f"{self}/{path} is a {_KINDS[node.kind]}, not a file")
         return node
 
     def control(self) -> ControlClient | None:
-        """The client that asks the proxy to fetch ahead; None if the proxy takes no such
+        """Returns the client that asks the proxy to fetch ahead; None if the proxy takes no such
         requests."""
         return self._clients.control() if self._clients.is_beside else None
 
@@ -251,7 +252,7 @@ class SnapshotFile(io.RawIOBase):
         return count
 
     def readall(self) -> bytes:
-        """All bytes from the position to the end, in one piece."""
+        """Returns all bytes from the position to the end, in one piece."""
         data = self._snapshot.bytes.read(self._node, self._at, self._node.size_bytes)
         self._at += len(data)
         return data
@@ -266,7 +267,7 @@ def check_mode(mode: str) -> None:
 
 
 def open_snapshot(repo: str, rev: str, clients: ProxyClients) -> Snapshot:
-    """The commit that a revision is now. Raises: NotFound, Unavailable, Denied."""
+    """Returns the commit that a revision is now. Raises: NotFound, Unavailable, Denied."""
     with clients.client() as client:
         return Snapshot(clients, client.snapshot(repo, rev))
 

@@ -22,7 +22,7 @@ def stripped(url: str) -> str:
 
 
 def parse_url(url: str) -> Spec:
-    """The repository, revision and path of a URL, with or without its scheme.
+    """Returns the repository, revision and path of a URL, with or without its scheme.
 
     Raises: InvalidInput if a name is malformed or the revision is missing.
     """
@@ -42,10 +42,10 @@ def parse_url(url: str) -> Spec:
 
 
 def encoded_path(path: str) -> bytes:
-    """The bytes of a path."""
+    """Returns the bytes of a path."""
     return path.encode("utf-8", "surrogateescape")
 
 
 def decoded_path(path: bytes) -> str:
-    """The text of a path, from which ``encoded_path`` gets its bytes back."""
+    """Returns the text of a path, from which ``encoded_path`` gets its bytes back."""
     return path.decode("utf-8", "surrogateescape")

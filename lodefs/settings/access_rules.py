@@ -37,7 +37,7 @@ def check_writer(session: Session, uid: int, repo: str) -> None:
 
 
 def user_of(uid: int) -> Peer:
-    """A user with all groups from the machine's tables; no groups without an account."""
+    """Returns a user with all groups from the machine's tables; no groups without an account."""
     try:
         user = pwd.getpwuid(uid)
         return Peer(uid, frozenset(os.getgrouplist(user.pw_name, user.pw_gid)))

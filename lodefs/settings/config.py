@@ -53,8 +53,9 @@ _NOT_SERVED = ("store", "access", "sources", "endpoint_url", "region", "transfer
 
 
 def load(environment: Mapping[str, str], *, system_file: Path = SYSTEM_FILE) -> Config:
-    """The settings for this machine, user and environment. Raises: InvalidInput with every mistake
-    in a file and its line; NotFound and Denied if the file of LODEFS_CONFIG cannot be read."""
+    """Returns the settings for this machine, user and environment. Raises: InvalidInput with every
+    mistake in a file and its line; NotFound and Denied if the file of LODEFS_CONFIG cannot be
+    read."""
     config = Config()
     named = environment.get("LODEFS_CONFIG")
     if named:
@@ -70,13 +71,13 @@ def load(environment: Mapping[str, str], *, system_file: Path = SYSTEM_FILE) -> 
 
 
 def user_file(environment: Mapping[str, str]) -> Path:
-    """The path of the user's own settings."""
+    """Returns the path of the user's own settings."""
     base = environment.get("XDG_CONFIG_HOME") or os.path.join(home(environment), ".config")
     return Path(base) / USER_FILE
 
 
 def home(environment: Mapping[str, str]) -> str:
-    """The user's home directory; "/" for a user without one."""
+    """Returns the user's home directory; "/" for a user without one."""
     return environment.get("HOME") or "/"
 
 
@@ -111,7 +112,7 @@ def _merged(config: Config, path: Path, *, required: bool) -> Config:
 
 
 def _read(document: Mapping[str, object]) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """The valid settings by dotted key, and (key, what is wrong) for each other setting."""
+    """Returns the valid settings by dotted key, and (key, what is wrong) for each other setting."""
     found, mistakes = toml_file.read_values(document, _TOP_READERS)
     for table in _TABLES:
         inner = found.pop(table, None)

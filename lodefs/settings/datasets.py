@@ -92,7 +92,7 @@ def parse_list(words: str) -> list[Dataset]:
 
 
 def written(datasets: Sequence[Dataset]) -> str:
-    """A list that ``parse_list`` reads again."""
+    """Returns a list that ``parse_list`` reads again."""
     words = [f"{_named(one.spec)}:{one.directory}{one.suffix}" for one in datasets]
     words += sorted({f"{_COMMIT}{one.when}" for one in datasets if one.when is not None})
     return ",".join(word.replace("\\", "\\\\").replace(",", "\\,") for word in words)

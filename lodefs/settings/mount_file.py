@@ -33,8 +33,8 @@ class MountFile(msgspec.Struct, frozen=True, kw_only=True):
     create_dir: bool = False
 
     def token(self) -> str | None:
-        """The token for the proxy from its file; None without one. Raises: InvalidInput if the file
-        cannot be read, is empty, or can be read by others."""
+        """Returns the token for the proxy from its file; None without one. Raises: InvalidInput if
+        the file cannot be read, is empty, or can be read by others."""
         if self.token_file is None:
             return None
         from lodefs.chunkstore.system.private_file import (
@@ -50,7 +50,7 @@ class MountFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def on_off(wanted: bool) -> Wanted:
-    """The value of ``passthrough`` for a flag."""
+    """Returns the value of ``passthrough`` for a flag."""
     return "on" if wanted else "off"
 
 
@@ -117,7 +117,7 @@ def _wanted(value: object) -> Wanted:
 
 
 def _id(kind: str, find: Callable[[str], int]) -> Callable[[object], int]:
-    """A number, or a name that this machine knows."""
+    """Returns a number, or a name that this machine knows."""
 
     def parse(value: object) -> int:
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _ID_MAX:

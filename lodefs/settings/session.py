@@ -102,7 +102,7 @@ class Session:
         return found
 
     def objects(self, url: str) -> ObjectStore:
-        """The object store at ``url``, closed with the session."""
+        """Returns the object store at ``url``, closed with the session."""
         from lodefs.chunkstore.objects.open_url import open_objects  # boto3 comes with this
 
         objects = open_objects(url, self._store_options())
@@ -139,7 +139,7 @@ class Session:
         return options
 
     def store_at(self, url: str) -> Store:
-        """The store at ``url``, whatever the settings name; closed with the session."""
+        """Returns the store at ``url``, whatever the settings name; closed with the session."""
         from lodefs.chunkstore.repo.store import open_store
 
         return open_store(self.objects(absolute(url)))
@@ -174,8 +174,8 @@ class Session:
 
 
 def absolute(url: str) -> str:
-    """A store's URL that is valid in any working directory. Raises: InvalidInput if it is empty, or
-    is a URL without its colon."""
+    """Returns a store's URL that is valid in any working directory. Raises: InvalidInput if it is
+    empty, or is a URL without its colon."""
     if not url:
         raise InvalidInput("the store's URL is empty: perhaps a variable is not set")
     if _SCHEME.match(url):
@@ -188,8 +188,8 @@ def absolute(url: str) -> str:
 
 
 def split_settings(url: str) -> tuple[str, str]:
-    """A store's URL without its settings, and the settings with their '?'. In a path '?' is an
-    ordinary character."""
+    """Returns a store's URL without its settings, and the settings with their '?'. In a path '?' is
+    an ordinary character."""
     if not _SCHEME.match(url):
         return url, ""
     head, mark, settings = url.partition("?")

@@ -15,7 +15,7 @@ from lodefs.chunkstore.errors import Denied, InvalidInput, NotFound
 
 
 def read_text(path: Path) -> str:
-    """The text of a file. Raises: NotFound, Denied, InvalidInput, with the file's name."""
+    """Returns the text of a file. Raises: NotFound, Denied, InvalidInput, with the file's name."""
     try:
         return path.read_bytes().decode()
     except (FileNotFoundError, NotADirectoryError):
@@ -29,7 +29,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_document(text: str, path: str) -> dict[str, object]:
-    """The tables and values in a text. Raises: InvalidInput."""
+    """Returns the tables and values in a text. Raises: InvalidInput."""
     import tomllib  # here: most machines that run a command have no file
 
     try:
@@ -61,8 +61,8 @@ _UNQUOTED = re.compile(r"\s*([\w.-]+)\s*=\s*([^\s\"'\[{#][^\"'#]*?)\s*(?:#.*)?$"
 def read_values(
     table: Mapping[str, object], readers: Mapping[str, Reader], prefix: str = ""
 ) -> tuple[dict[str, Any], list[tuple[str, str]]]:
-    """The valid settings of a table, and (key, what is wrong) for each other setting. Keys get
-    ``prefix``."""
+    """Returns the valid settings of a table, and (key, what is wrong) for each other setting. Keys
+    get ``prefix``."""
     found: dict[str, Any] = {}
     mistakes: list[tuple[str, str]] = []
     for name, value in table.items():
@@ -81,7 +81,7 @@ def read_values(
 
 
 def formatted(value: object) -> str:
-    """A value as it stands in a file, shortened."""
+    """Returns a value as it stands in a file, shortened."""
     import json
 
     message = json.dumps(value, ensure_ascii=False, default=str)
@@ -96,21 +96,21 @@ def _did_you_mean(name: str, readers: Iterable[str]) -> str:
 
 
 def text(value: object) -> str:
-    """A Reader of texts that must not be empty."""
+    """Implements Reader for texts that must not be empty."""
     if not isinstance(value, str) or not value or "\0" in value:
         raise InvalidInput("must be a text that is not empty")
     return value
 
 
 def flag(value: object) -> bool:
-    """A Reader of truth values."""
+    """Implements Reader for truth values."""
     if not isinstance(value, bool):
         raise InvalidInput("must be true or false")
     return value
 
 
 def seconds(least: float, most: float) -> Callable[[object], float]:
-    """A Reader of numbers of seconds."""
+    """Returns a Reader of numbers of seconds."""
 
     def read(value: object) -> float:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -128,7 +128,7 @@ def error_for(text: str, path: str, mistakes: Iterable[tuple[str, str]]) -> Inva
 
 
 def line_of(text: str, key: str) -> int:
-    """The line, from 1, of a key or table in a TOML text; 1 if it is not found."""
+    """Returns the line, from 1, of a key or table in a TOML text; 1 if it is not found."""
     table, dot, name = key.rpartition(".")
     inside = not dot
     for number, line in enumerate(text.splitlines(), 1):

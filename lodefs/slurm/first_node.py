@@ -10,7 +10,7 @@ _RANGES = re.compile(r"\[([^\],-]*)[^\]]*\]")
 
 
 def first_of(nodes: str) -> str:
-    """The first name in a list of Slurm's, such as ``n[01-03,7],login``."""
+    """Returns the first name in a list of Slurm's, such as ``n[01-03,7],login``."""
     found = _FIRST.match(nodes)
     return _RANGES.sub(r"\1", found[0]) if found else ""
 

@@ -33,14 +33,15 @@ _EXCEPT = ("/var/tmp", "/var/scratch")
 
 
 def datasets_in(comment: str) -> list[Dataset]:
-    """The datasets in a comment, with plain directories; none if it does not name lodefs. Raises:
-    InvalidInput, also for directories that no job may use."""
+    """Returns the datasets in a comment, with plain directories; none if it does not name lodefs.
+    Raises: InvalidInput, also for directories that no job may use."""
     found = _MARK.search(comment)
     return parsed(comment[found.end() :]) if found else []
 
 
 def parsed(words: str) -> list[Dataset]:
-    """A list ``REPO[@REV][:PATH]:DIR[,...]`` with plain directories. Raises: InvalidInput."""
+    """Returns a list ``REPO[@REV][:PATH]:DIR[,...]`` with plain directories. Raises:
+    InvalidInput."""
     if len(os.fsencode(words)) > COMMENT_BYTES_MAX:
         raise InvalidInput(_TOO_LONG)
     datasets = [_plain(dataset) for dataset in parse_list(words)]
@@ -51,7 +52,7 @@ def parsed(words: str) -> list[Dataset]:
 
 
 def with_datasets(comment: str, datasets: Sequence[Dataset]) -> str:
-    """The comment with exactly these datasets. Raises: InvalidInput (too long)."""
+    """Returns the comment with exactly these datasets. Raises: InvalidInput (too long)."""
     found = _MARK.search(comment)
     text = (comment[: found.start()] if found else comment).strip()
     whole = f"{text} lodefs={written(datasets)}".strip()

@@ -31,7 +31,7 @@ Scontrol = Callable[[Sequence[str]], str]
 
 
 def scontrol(environ: Mapping[str, str]) -> Scontrol:
-    """A function that calls it. The function raises: NotFound, Unavailable."""
+    """Returns a function that calls it. The function raises: NotFound, Unavailable."""
 
     def call(words: Sequence[str]) -> str:
         try:
@@ -59,9 +59,9 @@ def jobs_with_steps(proc: Path = Path("/proc")) -> set[int]:
 
 
 def _title(process: Path) -> bytes:
-    """The title of a process; b"" if it is not root's, or not Slurm's. Any process can have any
-    title, a setuid program too, and the kernel reads it from memory that a user's file system may
-    never deliver."""
+    """Returns the title of a process; b"" if it is not root's, or not Slurm's. Any process can have
+    any title, a setuid program too, and the kernel reads it from memory that a user's file system
+    may never deliver."""
     uid = _UID.search((process / "status").read_bytes())
     program = os.path.basename(os.readlink(process / "exe")).removesuffix(" (deleted)")
     is_roots = uid is not None and int(uid[1]) == 0 and program == _PROGRAM
@@ -78,8 +78,8 @@ class JobEnd(Enum):
 
 
 def ask_end(call: Scontrol) -> Callable[[int, int], JobEnd]:
-    """A question for ``scontrol``: how did the run of a job with so many restarts end? Raises:
-    Unavailable."""
+    """Returns a question for ``scontrol``: how did the run of a job with so many restarts end?
+    Raises: Unavailable."""
 
     def end_of(job: int, restarts: int) -> JobEnd:
         try:
@@ -91,8 +91,8 @@ def ask_end(call: Scontrol) -> Callable[[int, int], JobEnd]:
 
 
 def end_in(shown: str, job: int, restarts: int) -> JobEnd:
-    """The end of a run, from ``scontrol show job``. A run that was followed by another one did not
-    end well: its job was requeued. Pure."""
+    """Returns the end of a run, from ``scontrol show job``. A run that was followed by another one
+    did not end well: its job was requeued. Pure."""
     found = _of_job(shown, job)
     state, count = _STATE_LINE.search(found), _RESTARTS_LINE.search(found)
     if state is None or count is None:
@@ -105,8 +105,8 @@ def end_in(shown: str, job: int, restarts: int) -> JobEnd:
 
 
 def output_in(shown: str, job: int) -> str:
-    """The path of a job's standard error, from ``scontrol show job``, on which its user may have
-    had an influence. Raises: NotFound without a path. Pure."""
+    """Returns the path of a job's standard error, from ``scontrol show job``, on which its user may
+    have had an influence. Raises: NotFound without a path. Pure."""
     found = _OUTPUT_LINE.search(_of_job(shown, job))
     if found is None:
         raise NotFound(f"job {job} has no output of its own")
@@ -118,7 +118,7 @@ def _of_job(shown: str, job: int) -> str:
 
 
 def ask_controller(call: Scontrol) -> Callable[[int], bool]:
-    """A question for ``scontrol``: is the job at work? Raises: Unavailable."""
+    """Returns a question for ``scontrol``: is the job at work? Raises: Unavailable."""
 
     def is_at_work(job: int) -> bool:
         try:

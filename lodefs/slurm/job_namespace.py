@@ -61,8 +61,9 @@ def _check_place(fd: int) -> None:
 
 
 def opened_as(uid: int, directory: str) -> int:
-    """A descriptor (``PLACE``) of an empty directory, which is made where it is missing: looked at,
-    made and opened with the rights of the job's user. As ``opened_by``. Raises: InvalidInput."""
+    """Returns a descriptor (``PLACE``) of an empty directory, which is made where it is missing:
+    looked at, made and opened with the rights of the job's user. As ``opened_by``. Raises:
+    InvalidInput."""
     return opened_by(uid, directory, _opened)
 
 

@@ -51,8 +51,8 @@ class JobReport(msgspec.Struct, frozen=True):
 
 
 def figures_of(job: int, figures: Path) -> dict[str, Jobs]:
-    """The counters of a job, and those without a known job, for each mount that counts in the
-    directory ``figures``."""
+    """Returns the counters of a job, and those without a known job, for each mount that counts in
+    the directory ``figures``."""
     return {one.name: _of_job(job, one.jobs) for one in read_files(figures)}
 
 
@@ -61,7 +61,7 @@ def _of_job(job: int, jobs: Jobs) -> Jobs:
 
 
 def devices_of(record: JobRecord, records: JobRecords) -> list[str]:
-    """The devices (MAJOR:MINOR) of a job's present mounts; "" for one that is gone."""
+    """Returns the devices (MAJOR:MINOR) of a job's present mounts; "" for one that is gone."""
     mounted = {
         one.mountpoint: one.lower_device if one.is_writable else one.device
         for one in mount_table.read_table()
@@ -72,8 +72,8 @@ def devices_of(record: JobRecord, records: JobRecords) -> list[str]:
 
 
 def report_of(record: JobRecord, figures: Path | None, devices: Sequence[str]) -> JobReport | None:
-    """The report, while the mounts of the job exist. They have ``devices``, and count in the
-    directory ``figures`` (None: nowhere). None if nothing was mounted for the job."""
+    """Returns the report, while the mounts of the job exist. They have ``devices``, and count in
+    the directory ``figures`` (None: nowhere). None if nothing was mounted for the job."""
     if not record.datasets or record.problem:
         return None
     mounts = list(read_files(figures)) if figures is not None else []
@@ -95,7 +95,7 @@ def _counted(record: JobRecord, mounts: Sequence[MountJobs], devices: Sequence[s
 
 
 def _report(record: JobRecord, reads: JobReads, *, whole: bool) -> JobReport:
-    """The report; incomplete counters that are all 0 are left out."""
+    """Returns the report; incomplete counters that are all 0 are left out."""
     if not whole and not any(reads.figures):
         return JobReport(record.job, record.uid, whole)
     return JobReport(

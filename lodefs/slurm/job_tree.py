@@ -53,7 +53,7 @@ class JobTrees:
 
     @contextmanager
     def made_place(self, job: int, shown: Shown) -> Iterator[int]:
-        """A descriptor of the directory for a dataset, which is made."""
+        """Yields a descriptor of the directory for a dataset, which is made."""
         with self._tree(job) as tree_fd, closing(make_within(tree_fd, _path(shown))) as fd:
             yield fd
 
@@ -68,7 +68,7 @@ class JobTrees:
 
     @contextmanager
     def copy(self, job: int, shown: Shown) -> Iterator[int]:
-        """A descriptor of a copy of the mount of a dataset, to be put elsewhere. Raises:
+        """Yields a descriptor of a copy of the mount of a dataset, to be put elsewhere. Raises:
         Unavailable where anything else is mounted there."""
         with (
             self._tree(job) as tree_fd,
@@ -99,7 +99,7 @@ class JobTrees:
 
     @contextmanager
     def _jobs(self) -> Iterator[int]:
-        """The directory of all jobs, in which nobody else may make names."""
+        """Yields the directory of all jobs, in which nobody else may make names."""
         root = self._records.root
         with closing(open_plain(os.path.abspath(root), PLACE)) as fd:
             found = os.fstat(fd)
@@ -110,8 +110,8 @@ class JobTrees:
 
 @contextmanager
 def copy_of(root_fd: int, shown: Shown) -> Iterator[int]:
-    """A descriptor of a copy of a mount of the node, if it is the dataset's. Raises: Unavailable,
-    OSError."""
+    """Yields a descriptor of a copy of a mount of the node, if it is the dataset's. Raises:
+    Unavailable, OSError."""
     found = mount_table.mount_of(root_fd)
     wanted = mount_table.source_of(shown.repo, shown.commit, shown.path)
     if found is None or not _is_of(found, wanted, is_writable=shown.is_writable):
@@ -129,7 +129,7 @@ def _is_of(found: mount_table.Mount, snapshot: bytes, *, is_writable: bool) -> b
 
 
 def readable_by(uid: int) -> bytes:
-    """A directory's ACL: its owner may do everything, and one user may read it."""
+    """Returns a directory's ACL: its owner may do everything, and one user may read it."""
     entries = (
         (_OWNER, 7, _NOBODY),
         (_USER, 5, uid),

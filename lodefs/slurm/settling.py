@@ -38,7 +38,7 @@ def settle(changes: NodeChanges, call: Scontrol, job: int | None, wait_s: float,
 def _round(
     changes: NodeChanges, call: Scontrol, job: int | None, tell: Tell
 ) -> tuple[list[Settled], bool]:
-    """The changes that were settled, and whether another round is needed."""
+    """Returns the changes that were settled, and whether another round is needed."""
     settled, is_left = list[Settled](), False
     end_of = ask_end(call)
     for change in changes.changes(job):

@@ -44,7 +44,7 @@ class WaitingJob(msgspec.Struct, frozen=True):
 
 
 def shown_job(text: str) -> WaitingJob:
-    """The output of ``scontrol show job`` for one job."""
+    """Returns the output of ``scontrol show job`` for one job."""
     fields = {}
     for line in text.splitlines():
         name, _, value = line.strip().partition("=")
@@ -109,7 +109,7 @@ def release(session: Session, job: int) -> None:
 
 
 def _warmed(follower: Follower, name: str, patience_s: float) -> WarmStatus:
-    """A finished warm job. If nothing arrives, ends it and raises Unavailable."""
+    """Returns a finished warm job. If nothing arrives, ends it and raises Unavailable."""
     status = follower.start()
     seen, since_s = (0, 0), time.monotonic()
     while status.state in RUNNING:
@@ -129,5 +129,5 @@ def _client(session: Session) -> ControlClient:
 
 
 def owner_of(job: int) -> str:
-    """The owner of what is pinned for a job."""
+    """Returns the owner of what is pinned for a job."""
     return f"slurm-{job}"

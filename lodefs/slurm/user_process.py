@@ -25,8 +25,8 @@ _PR_SET_DUMPABLE = 4  # linux/prctl.h
 
 
 def opened_by(uid: int, path: str, work: Callable[[str], int]) -> int:
-    """The descriptor that ``work`` returns for a path, in such a child. Ask only the kernel about
-    it, since its file system may hang. Raises: InvalidInput, also for errors of ``work``."""
+    """Returns the descriptor that ``work`` returns for a path, in such a child. Ask only the kernel
+    about it, since its file system may hang. Raises: InvalidInput, also for errors of ``work``."""
     try:
         user = pwd.getpwuid(uid)
         groups = os.getgrouplist(user.pw_name, user.pw_gid)

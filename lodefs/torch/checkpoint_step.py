@@ -27,9 +27,9 @@ class Checkpoint(NamedTuple):
 
 
 def latest(repo: str | Spec, step: int | None = None, **where: Unpack[Where]) -> Checkpoint | None:
-    """The newest checkpoint of ``REPO[@BRANCH]``, or the newest one of a step; None if there is
-    none. Commits without a step are skipped. ``store`` and ``session``: as for ``push``. Raises:
-    Corrupt, Unavailable."""
+    """Returns the newest checkpoint of ``REPO[@BRANCH]``, or the newest one of a step; None if
+    there is none. Commits without a step are skipped. ``store`` and ``session``: as for ``push``.
+    Raises: Corrupt, Unavailable."""
     spec = revision_of(repo)
     wanted = KEY if step is None else f"{KEY}={step}"
     with opened(**where) as session:
@@ -45,7 +45,8 @@ def latest(repo: str | Spec, step: int | None = None, **where: Unpack[Where]) ->
 
 
 def step_metadata(step: int, metadata: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
-    """The metadata of a checkpoint's commit: the given one, and the step. Raises: InvalidInput."""
+    """Returns the metadata of a checkpoint's commit: the given one, and the step. Raises:
+    InvalidInput."""
     if step < 0:
         raise InvalidInput(f"a step must be a whole number from 0 on, not {step}")
     return {**dict(new_metadata(metadata)), KEY: str(step)}

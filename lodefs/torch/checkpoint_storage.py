@@ -193,7 +193,7 @@ class CheckpointReader(_Storage):
         super().reset(checkpoint_id)
 
     def read_metadata(self, *_: Any, **_more: Any) -> Any:
-        """The metadata that torch has written with the checkpoint."""
+        """Returns the metadata that torch has written with the checkpoint."""
         with self._snapshot() as found:
             return pickle.loads(found.read(METADATA))
 
@@ -261,7 +261,7 @@ def _write(plan: Any, planner: Any) -> list[Any]:
 
 
 def _size_bytes(data: Any) -> int:
-    """The size of what a planner returns: a BytesIO or a tensor."""
+    """Returns the size of what a planner returns: a BytesIO or a tensor."""
     if isinstance(data, io.BytesIO):
         return data.getbuffer().nbytes
     return int(data.numel() * data.element_size())

@@ -47,7 +47,7 @@ class FileDataset(MapDataset):
         return self.transform(path, self.snapshot.read(path))
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """The samples of a batch, which torch's DataLoader asks for together."""
+        """Returns the samples of a batch, which torch's DataLoader asks for together."""
         paths = [self.paths[index] for index in indices]
         found = self.snapshot.read_files(paths)
         return [self.transform(path, data) for path, data in zip(paths, found, strict=True)]
@@ -63,7 +63,7 @@ Chosen = tuple[str, int]  # path and size in bytes
 
 
 def chosen_files(snapshot: Snapshot, files: str | Sequence[str] | None) -> list[Chosen]:
-    """The files of a dataset, in an order that does not depend on the machine.
+    """Returns the files of a dataset, in an order that does not depend on the machine.
 
     ``files``: None for all; a pattern (``train/**/*.jpg``, as in ``lodefs warm``), a directory or a
     file; or a list of these. A name that looks like a pattern (``a[1].jpg``) means the file of that
@@ -93,7 +93,7 @@ def chosen_files(snapshot: Snapshot, files: str | Sequence[str] | None) -> list[
 
 
 def _below(snapshot: Snapshot, path: bytes) -> dict[bytes, int]:
-    """A file, or all files below a directory, by path."""
+    """Returns a file, or all files below a directory, by path."""
     node = snapshot.entries.followed(path)
     if node.kind == _FILE:
         return {path: node.size_bytes}

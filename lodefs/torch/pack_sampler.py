@@ -56,7 +56,7 @@ class PackSampler(EpochPosition):
         super().__init__()
 
     def __len__(self) -> int:
-        """The number of files that this process gets in an epoch."""
+        """Returns the number of files that this process gets in an epoch."""
         return len(self._paths) // self._share.total
 
     def __iter__(self) -> Iterator[int]:
@@ -83,7 +83,7 @@ class PackSampler(EpochPosition):
                 self._hints.cancel()
 
     def windows(self, epoch: int) -> list[list[int]]:
-        """The order of an epoch, window by window."""
+        """Returns the order of an epoch, window by window."""
         order = Random(f"lodefs {VERSION} {self._seed} {epoch}")
         runs = list(self._runs)
         order.shuffle(runs)
@@ -98,8 +98,9 @@ class PackSampler(EpochPosition):
         return windows
 
     def state_dict(self, consumed: int | None = None) -> dict[str, Any]:
-        """The position. A DataLoader with workers asks for indices ahead of what the training has
-        seen; then ``consumed`` is the number of samples of this epoch that the training has."""
+        """Returns the position. A DataLoader with workers asks for indices ahead of what the
+        training has seen; then ``consumed`` is the number of samples of this epoch that the
+        training has."""
         position = self._yielded if consumed is None else consumed
         return {**self._order(), "epoch": self.epoch, "position": position}
 

@@ -103,7 +103,7 @@ class TarDataset(EpochPosition, IterableBase):
         }
 
     def my_shards(self) -> list[str]:
-        """The shards of this process and worker, in the order of this epoch."""
+        """Returns the shards of this process and worker, in the order of this epoch."""
         shards = list(self.shards)
         if self._seed is not None:
             Random(f"lodefs {VERSION} {self._seed} {self.epoch}").shuffle(shards)
@@ -111,7 +111,8 @@ class TarDataset(EpochPosition, IterableBase):
         return shards[rank.number :: rank.total][worker.number :: worker.total]
 
     def state_dict(self) -> dict[str, Any]:
-        """The position of this process or worker; torchdata's StatefulDataLoader asks for it."""
+        """Returns the position of this process or worker; torchdata's StatefulDataLoader asks for
+        it."""
         return {**self._order(), "epoch": self.epoch, "position": self._yielded}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -122,7 +123,7 @@ class TarDataset(EpochPosition, IterableBase):
         self._resumed_worker = worker_share()
 
     def _order(self) -> dict[str, Any]:
-        """All that the order of this process and worker depends on, except the epoch."""
+        """Returns all that the order of this process and worker depends on, except the epoch."""
         shards = "\0".join(self.shards).encode(errors="surrogateescape")
         return {
             "version": VERSION,
@@ -169,8 +170,8 @@ class TarSample(NamedTuple):
 
 
 def samples_of(snapshot: Snapshot, shard: str) -> list[TarSample]:
-    """The samples of a shard in their order; neighbouring members with one name are one sample.
-    Reads only headers. Raises: NotFound, Corrupt if it is not a tar file."""
+    """Returns the samples of a shard in their order; neighbouring members with one name are one
+    sample. Reads only headers. Raises: NotFound, Corrupt if it is not a tar file."""
     samples: list[TarSample] = []
     key, fields = "", list[tuple[str, int, int]]()
     try:

@@ -31,14 +31,14 @@ class Share(NamedTuple):
 
 
 def worker_share() -> Share:
-    """The share among the workers of a DataLoader; everything outside of one."""
+    """Returns the share among the workers of a DataLoader; everything outside of one."""
     data: Any = sys.modules.get("torch.utils.data")
     info = None if data is None else data.get_worker_info()
     return Share(0, 1) if info is None else Share(info.id, info.num_workers)
 
 
 def rank_share(rank: int | None, ranks: int | None) -> Share:
-    """The share among the processes of a job: as given, else from torch.distributed."""
+    """Returns the share among the processes of a job: as given, else from torch.distributed."""
     if rank is not None and ranks is not None:
         if not 0 <= rank < ranks:
             raise ValueError(f"rank {rank} is not one of {ranks}")

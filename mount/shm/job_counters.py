@@ -72,8 +72,8 @@ JobOf = Callable[[int], int | None]
 
 
 def job_of(pid: int, proc: Path = Path("/proc")) -> int | None:
-    """Returns the JobOf by /proc/PID/cgroup. For that, Linux before 6.8 takes a lock whose holder
-    may wait for the memory map of a process that waits for a page of this mount."""
+    """Implements JobOf by /proc/PID/cgroup. For that, Linux before 6.8 takes a lock, and the
+    process that holds it may wait for the memory map of one that waits for a page of this mount."""
     try:
         with open(f"{proc}/{pid}/cgroup", "rb") as file:
             found = _JOB.search(file.read())

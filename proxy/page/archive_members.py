@@ -102,7 +102,7 @@ def _of_zip(one: zipfile.ZipInfo) -> _Member:
 
 
 def _readable(name: str) -> str:
-    """A name without half characters, which JSON cannot hold."""
+    """Returns a name without half characters, which JSON cannot hold."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 

@@ -35,8 +35,8 @@ class DirectoryView(msgspec.Struct, frozen=True):
 async def directory(
     names: Names, snapshot: Snapshot, rev: str, path: bytes, *, after: bytes, order: str, limit: int
 ) -> DirectoryView:
-    """The entries that come after a name. ``order``: BY_NAME for the next pages of a directory that
-    has too many entries to be put in order. Raises: NotFound, NotADirectory."""
+    """Returns the entries that come after a name. ``order``: BY_NAME for the next pages of a
+    directory that has too many entries to be put in order. Raises: NotFound, NotADirectory."""
     entry = await names.entry(snapshot, path)
     if entry.kind != Kind.DIRECTORY:
         raise NotADirectory("this is not a directory")
@@ -65,7 +65,7 @@ def ordered_page(nodes: list[Entry], after: bytes, limit: int) -> tuple[list[Ent
 
 
 async def _every(names: Names, snapshot: Snapshot, ino: int) -> list[Entry] | None:
-    """All entries by name; None if there are more than ORDERED_MAX."""
+    """Returns all entries by name; None if there are more than ORDERED_MAX."""
     found: list[Entry] = []
     more = True
     while more:

@@ -44,8 +44,8 @@ _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:|//|#", re.IGNORECASE)
 
 
 def document_of(text: str) -> list[DocumentPart]:
-    """The parts of a Markdown text. A YAML block at its beginning, as cards of datasets have one,
-    is a block of code."""
+    """Returns the parts of a Markdown text. A YAML block at its beginning, as cards of datasets
+    have one, is a block of code."""
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
@@ -157,7 +157,8 @@ class _Builder:
 
 
 def _link(href: str) -> str:
-    """A link that may be followed: to a web page, or to a file beside the document; or ""."""
+    """Returns a link that may be followed: to a web page, or to a file beside the document; or
+    ""."""
     if len(href) > HREF_CHARS_MAX or (_SCHEME.match(href) and not _WEB.match(href)):
         return ""
     return href

@@ -161,7 +161,7 @@ class PageHandlers:
         return _fresh(await find(self._names, snapshot, route.path, match))
 
     async def _file_or_none(self, route: Route, rev: str) -> SnapshotFile | None:
-        """The file at the route's path in a version; None if there is none in it."""
+        """Returns the file at the route's path in a version; None if there is none in it."""
         snapshot = await self._names.snapshot(route.repo, rev)
         try:
             file = await self._names.file(snapshot, route.path)
@@ -193,7 +193,7 @@ def _text(route: Route, name: str) -> str:
 
 
 def _revision(route: Route, name: str) -> str:
-    """A revision that is a query parameter, or "". Raises: InvalidInput."""
+    """Returns a revision that is a query parameter, or "". Raises: InvalidInput."""
     text = _text(route, name)
     return check_revision(text) if text else ""
 

@@ -145,7 +145,7 @@ class Job:
         return self.state in RUNNING
 
     def directory(self) -> bytes:
-        """The deepest directory that contains everything requested."""
+        """Returns the deepest directory that contains everything requested."""
         return common_directory(self.selection.patterns)
 
     def add_progress(self, size_bytes: int, fetched_bytes: int = 0, *, files: int = 0) -> None:

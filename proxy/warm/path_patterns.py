@@ -146,7 +146,7 @@ def _way(spot: _PatternNode, name: bytes, *, globs: bool) -> _PatternNode:
 
 
 def common_directory(patterns: Iterable[bytes]) -> bytes:
-    """The deepest path that all patterns lie at or below; b"" for the root."""
+    """Returns the deepest path that all patterns lie at or below; b"" for the root."""
     common: list[bytes] | None = None
     for pattern in patterns:
         names: list[bytes] = []

@@ -175,7 +175,7 @@ class TreeReader(Protocol):
     """Reads directories (PackReader, UnstoredTrees)."""
 
     def read_tree(self, entry: TreeEntry) -> list[TreeEntry]:
-        """The entries of a directory. Raises: NotFound, Corrupt, UnknownFormat."""
+        """Returns the entries of a directory. Raises: NotFound, Corrupt, UnknownFormat."""
         ...
 
 

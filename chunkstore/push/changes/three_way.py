@@ -28,7 +28,7 @@ IsProven = Callable[[TreeEntry, TreeEntry], bool]
 
 
 def believed(our: TreeEntry, their: TreeEntry) -> bool:  # noqa: ARG001
-    """An IsProven that believes equal digests of both sides."""
+    """Implements IsProven: believes equal digests of both sides."""
     return True
 
 

@@ -31,7 +31,7 @@ class BlobReader:
 
     @contextmanager
     def opened(self, oid: str, size_bytes: int) -> Iterator[BinaryIO]:
-        """A content as a stream, which must be read to its end. Raises: Corrupt."""
+        """Yields a content as a stream, which must be read to its end. Raises: Corrupt."""
         self._asked.write(f"{oid}\n".encode())
         self._asked.flush()
         head = self._answers.readline().split()

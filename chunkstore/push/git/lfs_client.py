@@ -192,5 +192,5 @@ def _refusal(url: str, status: int) -> LodefsError:
 
 
 def _place(url: str) -> str:
-    """A URL for messages, without its query, which may be a secret."""
+    """Returns a URL for messages, without its query, which may be a secret."""
     return url.partition("?")[0][:300]

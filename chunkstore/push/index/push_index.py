@@ -324,12 +324,12 @@ class PushIndex:
         self._any_chunks = True
 
     def added(self) -> set[PackId]:
-        """The packs that were uploaded since this index was opened."""
+        """Returns the packs that were uploaded since this index was opened."""
         return self._added
 
     def reused(self) -> dict[PackId, int]:
-        """The chunks of other packs (bits of their numbers) in segments that ``segment`` returned.
-        The push relies on them."""
+        """Returns the chunks of other packs (bits of their numbers) in segments that ``segment``
+        returned. The push relies on them."""
         self._name_segments()
         return {pack: bits for pack, bits in self._named.items() if pack not in self._added}
 

@@ -47,7 +47,7 @@ class DirectoryDetails(NamedTuple):
         return crc32(self.subdirectories, crc32(self.files, crc32(self.stats, crc32(key))))
 
     def size_bytes(self) -> int:
-        """The bytes of all columns."""
+        """Returns the bytes of all columns."""
         return len(self.stats) + len(self.files) + len(self.subdirectories)
 
 

@@ -176,7 +176,7 @@ class TreeWriter:
 
 
 def _next_missing(frame: _Frame, new: dict[bytes, PlacedTree]) -> HashedDirectory | None:
-    """The next directory in ``frame`` whose tree has no place yet."""
+    """Returns the next directory in ``frame`` whose tree has no place yet."""
     while frame.next < len(frame.children):
         child = frame.children[frame.next]
         frame.next += 1

@@ -75,7 +75,7 @@ class HttpAttempt:
         return memoryview(b"") if self._body is None else self._body[: self.got_bytes]
 
     def fileno(self) -> int:
-        """The descriptor to poll."""
+        """Returns the descriptor to poll."""
         return self.sock.fileno()
 
     @property

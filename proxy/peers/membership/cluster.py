@@ -136,8 +136,8 @@ class SelfDetector:
         self._addresses: tuple[str, ...] = (address,) if address else ()
 
     def addresses(self) -> tuple[str, ...]:
-        """The address that this node uses as its name, then others that lead here, too: none of
-        them must be asked. () if unknown. For any thread; never blocks."""
+        """Returns the address that this node uses as its name, then others that lead here, too:
+        none of them must be asked. () if unknown. For any thread; never blocks."""
         return self._addresses
 
     def look(
