@@ -9,7 +9,7 @@ reader needs it.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -24,14 +24,13 @@ from lodefs.chunkstore.repo.range_planner import UNIT_STORED_BYTES_MAX
 from lodefs.proxy.fetch.cache_fill import CacheFill, Unit, part_of
 from lodefs.proxy.fetch.cache_write import FetchResult
 from lodefs.proxy.fetch.flight import Flight, Follower, name_of
+from lodefs.proxy.fetch.kept_flights import KeptFlights
 from lodefs.proxy.metrics.counters import Counter, Counts
 from lodefs.proxy.runtime.thread_pools import Pools, current_owner
 from lodefs.proxy.tracing.request_scope import sampled_trace_id
 
 AHEAD_SIZE_BYTES_MAX = 8 * UNIT_STORED_BYTES_MAX  # in flight, above which there is no read-ahead
 JOINED_MAX = 8  # how many flights a reader joins that fail at other chunks
-KEPT_SIZE_BYTES_MAX = AHEAD_SIZE_BYTES_MAX  # of units in memory that the cache did not take
-KEPT_S = 30.0
 RUNNING_SIZE_BYTES_MAX = 4 * UNIT_STORED_BYTES_MAX  # under way, above which read-ahead waits
 # Of announced units, which have 2 MiB: as much as peers announce; under way in half of the threads
 ANNOUNCED_SIZE_BYTES_MAX = 32 * UNIT_STORED_BYTES_MAX
@@ -75,8 +74,7 @@ class Fetcher:
         self._announced = Lane(ANNOUNCED_SIZE_BYTES_MAX, ANNOUNCED_RUNNING_SIZE_BYTES_MAX)
         self._flights: dict[PackId, list[Flight]] = {}
         self._waiting: dict[Flight, None] = {}  # in the order of requests
-        self._kept: OrderedDict[Flight, asyncio.TimerHandle] = OrderedDict()  # next to drop first
-        self._kept_bytes = self._unread_bytes = 0  # of these; of those that nobody has read yet
+        self._kept = KeptFlights(self._remove)
         self._beginnings: WeakValueDictionary[PackId, asyncio.Event] = WeakValueDictionary()
         self.in_flight_bytes = 0  # running and waiting, including bulk flights
         self.bulk_bytes = 0
@@ -101,7 +99,7 @@ class Fetcher:
                 self._counts.add(Counter.JOINED)
                 self._start(flight)
                 if flight.is_kept and 2 * chunk >= flight.first + flight.end:
-                    self._note_read(flight)
+                    self._kept.note_read(flight)
                 return flight
         return None
 
@@ -228,7 +226,7 @@ class Fetcher:
                 end = flight.first
         part = part_of(unit, first, end)
         owner, lane = current_owner.get(), self._lane(unit)
-        ahead_bytes = pack_index.index.raw_size(part.first, part.end) + self._unread_bytes
+        ahead_bytes = pack_index.index.raw_size(part.first, part.end) + self._kept.unread_bytes
         if lane.owned_bytes.get(owner, 0) + ahead_bytes > lane.share_bytes(owner):
             self._counts.add(Counter.AHEAD_REFUSED)
             return None
@@ -334,7 +332,8 @@ class Fetcher:
             result = task.result()
             self._filler.touch_asked(result.extents, *flight.asked)
             if result.refusal is not None and not flight.is_bulk:
-                self._keep(flight)
+                self._flights.setdefault(flight.unit.pack, []).append(flight)
+                self._kept.keep(flight)
         self._start_waiting()
 
     def _remove(self, flight: Flight) -> None:
@@ -343,36 +342,9 @@ class Fetcher:
         if not flights:
             del self._flights[flight.unit.pack]
 
-    def _keep(self, flight: Flight) -> None:
-        """Keeps chunks that the cache did not take in memory for a while, since a reader reads a
-        unit in many pieces, and what was read ahead later."""
-        flight.is_kept = True
-        self._flights.setdefault(flight.unit.pack, []).append(flight)
-        timer = asyncio.get_running_loop().call_later(KEPT_S, self._forget, flight)
-        self._kept[flight] = timer
-        self._kept_bytes += flight.size_bytes
-        self._unread_bytes += flight.size_bytes
-        while self._kept_bytes > KEPT_SIZE_BYTES_MAX:
-            self._forget(next(iter(self._kept)))
-
-    def _note_read(self, flight: Flight) -> None:
-        """Marks it as mostly read: it is dropped first, and makes room for read-ahead."""
-        if not flight.is_read:
-            flight.is_read = True
-            self._unread_bytes -= flight.size_bytes
-            self._kept.move_to_end(flight, last=False)
-
-    def _forget(self, flight: Flight) -> None:
-        if flight in self._kept:
-            self._remove(flight)
-            self._kept.pop(flight).cancel()  # otherwise the timer would hold its chunks
-            self._kept_bytes -= flight.size_bytes
-            self._unread_bytes -= flight.size_bytes * (not flight.is_read)
-
     async def close(self) -> None:
         self._waiting.clear()
-        for flight in list(self._kept):
-            self._forget(flight)
+        self._kept.clear()
         tasks = [flight.task for flights in self._flights.values() for flight in flights]
         for task in tasks:
             task.cancel()

@@ -76,8 +76,7 @@ def test_a_disk_that_stands_still_holds_up_nobody(rig: Rig, disk: Disk) -> None:
                 disk.moves.set()
             await until(lambda: not node._cache.gate.unwritten_bytes)
             for _ in range(3):  # what is left in memory of the time before goes by and by
-                for flight in list(node._fetcher._kept):
-                    node._fetcher._forget(flight)
+                node._fetcher._kept.clear()
                 await read_all(node)
             flat = next(iter(node._cache.flats.values()))
             assert flat.path.read_bytes() == LARGE
@@ -94,11 +93,10 @@ def test_memory_of_what_is_left_out_is_bounded(rig: Rig, disk: Disk) -> None:
             disk.moves.clear()
             try:
                 assert await read_path(node, b"large") == LARGE
-                fetcher = node._fetcher
-                assert 0 < fetcher._kept_bytes <= 64 * MIB
-                for flight in list(fetcher._kept):
-                    fetcher._forget(flight)
-                assert (fetcher._kept_bytes, fetcher._unread_bytes) == (0, 0)
+                kept = node._fetcher._kept
+                assert 0 < kept.size_bytes <= 64 * MIB
+                kept.clear()
+                assert (kept.size_bytes, kept.unread_bytes) == (0, 0)
                 assert await read_path(node, b"large", 20 * MIB, 1000) == LARGE[20 * MIB :][:1000]
             finally:
                 disk.moves.set()

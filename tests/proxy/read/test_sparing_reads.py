@@ -11,7 +11,7 @@ import pytest
 
 from lodefs.chunkstore.protocol.wire import UsageReport
 from lodefs.proxy.cache.prefetch_accuracy import PrefetchAccuracy
-from lodefs.proxy.fetch import single_flight
+from lodefs.proxy.fetch import kept_flights
 from lodefs.proxy.metrics.counters import Counter
 from lodefs.proxy.node import SnapshotFile
 from lodefs.proxy.read import refault_tracker
@@ -55,7 +55,7 @@ def test_shuffled_files_of_a_set_of_three_caches_are_fetched_about_once(
     # of a set as small as this one, most of it lies near to one of the last misses
     monkeypatch.setattr(refault_tracker, "FOLLOWS_SIZE_BYTES", 0)
     # what found no room is kept in memory, which has room for all of so small a set
-    monkeypatch.setattr(single_flight, "KEPT_SIZE_BYTES_MAX", 0)
+    monkeypatch.setattr(kept_flights, "SIZE_BYTES_MAX", 0)
 
     async def ratios() -> tuple[list[float], int]:
         async with rig.node(rig.settings(CACHE_BYTES)) as node:
