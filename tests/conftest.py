@@ -19,10 +19,11 @@ settings.register_profile(
 )
 settings.load_profile("lodefs")
 
-pytest_plugins = ["tests.services", "tests.job_users"]
+pytest_plugins = ["tests.services", "tests.workers", "tests.job_users"]
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
     """What runs that were killed left goes; each process has mounts of its own."""
-    leftovers.clear()
+    if not hasattr(session.config, "workerinput"):
+        leftovers.clear()
     mount_namespace.enter()

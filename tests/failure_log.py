@@ -16,7 +16,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Called in the process that reports, also for tests that ran in others."""
+    """Called where pytest reports, also for tests that ran in other processes."""
     if report.failed and (log := _Log.path) is not None:
         text = "\n".join([report.longreprtext, *(f"-- {k} --\n{v}" for k, v in report.sections)])
         line = json.dumps({"test": report.nodeid, "phase": report.when, "text": text})
@@ -31,8 +31,9 @@ class _Log:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keeps the file."""
-    _Log.path = config.getoption(OPTION)
+    """The process that reports keeps the file; workers of xdist do not write."""
+    if not hasattr(config, "workerinput"):
+        _Log.path = config.getoption(OPTION)
 
 
 def read(path: Path) -> dict[str, str]:

@@ -25,7 +25,7 @@ def suite(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     monkeypatch.setenv("PYTHONPATH", str(whole_suite.ROOT))
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # they take most of a small run
-    monkeypatch.setenv("PYTEST_PLUGINS", "tests.workers")
+    monkeypatch.setenv("PYTEST_PLUGINS", "xdist.plugin")
     return tmp_path
 
 
@@ -57,34 +57,10 @@ def test_what_fails_three_times_fails(suite: Path) -> None:
     assert not (suite / "flaky.txt").exists()
 
 
-@pytest.mark.parametrize("words", [(), ("-n", "2")])
-@pytest.mark.parametrize("scope", ["function", "session"])
-def test_a_failing_teardown_is_a_failure(suite: Path, scope: str, words: tuple[str, ...]) -> None:
+def test_a_failing_teardown_is_a_failure(suite: Path) -> None:
     """A fixture that fails after its test fails the suite, too."""
-    fixture = f"import pytest\n@pytest.fixture(scope={scope!r})\ndef it():\n    yield\n"
-    fixture += "    assert not nth()\n"
-    assert not _run(suite, fixture + "def test_a(it):\n    pass\n", *words)
-
-
-def test_a_test_that_ends_its_process_is_a_failure(suite: Path) -> None:
-    """The tests after it run in another process, and each of them once."""
-    body = "import os\ndef test_a():\n    nth() > 1 or os._exit(3)\n"
-    assert _run(suite, body + "def test_b():\n    nth()\n", "-n", "2")
-    assert (
-        "FLAKY test_it.py::test_a\n[call]\nthe process of this test ended: 3\n"
-        in (suite / "flaky.txt").read_text()
-    )
-    assert (suite / "test_it.count").read_text() == "3"
-
-
-def test_processes_share_the_groups_of_tests(suite: Path) -> None:
-    """Each test runs once, also if there are more groups than processes."""
-    for name in "abcde":
-        body = f"def test_{name}():\n    nth()\ndef test_again():\n    nth()\n"
-        (suite / f"test_{name}.py").write_text(COUNTS + body)
-    words = [f"test_{name}.py" for name in "abcde"]
-    assert whole_suite.run_suite(["-n", "2", *words], suite, suite / "flaky.txt")
-    assert {(suite / f"test_{name}.count").read_text() for name in "abcde"} == {"2"}
+    fixture = "import pytest\n@pytest.fixture\ndef it():\n    yield\n    assert not nth()\n"
+    assert not _run(suite, fixture + "def test_a(it):\n    pass\n")
 
 
 @pytest.mark.parametrize("body", ["import no_such_module\n", "x = 1\n"])
@@ -93,8 +69,9 @@ def test_what_cannot_be_run_fails(suite: Path, body: str) -> None:
     assert not _run(suite, body)
 
 
-def test_tests_with_one_id_are_an_error(suite: Path) -> None:
-    """If one of them failed, nobody could repeat it alone."""
+def test_tests_with_one_id_are_an_error(suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """xdist would run one of them and be silent about the others."""
+    monkeypatch.setenv("PYTEST_PLUGINS", "xdist.plugin,tests.workers")
     body = "def pytest_itemcollected(item):\n    item._id = item.parent.id.child('test_a')\n"
     (suite / "conftest.py").write_text(body)
     assert not _run(suite, "def test_a():\n    pass\ndef test_b():\n    pass\n")

@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from loadtests.services.machine import Machine, booted, see_one_boot_id
-from tests import workers
 from tests.support.chunkstore.child_process import private_directory, run
 
 ROOT = Path(__file__).parents[2]
@@ -102,7 +101,7 @@ def wheels(workshop: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the wheels of lodefs and of all that it needs, for Debian's Python. All
     processes of a run share it."""
     shared = tmp_path_factory.getbasetemp()
-    if workers.NUMBER in os.environ:
+    if "PYTEST_XDIST_WORKER" in os.environ:
         shared = shared.parent
     made = shared / "wheels"
     with (shared / "wheels.lock").open("w") as lock:

@@ -15,7 +15,7 @@ import pytest
 from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.repo.store import create_store
 from tests.support.chunkstore.handmade import Handmade
-from tests.support.hpc.job_user import ROOT, JobUser, processes, uid
+from tests.support.hpc.job_user import ROOT, UID, JobUser, processes
 from tests.support.mount.fake_proxy import FakeProxy
 from tests.support.mount.mounts import alive, until, workers_of
 
@@ -55,7 +55,7 @@ def test_with_a_proxy_of_its_own(user: JobUser) -> None:
     store = user.owned(user.home / "store")
     content = {b"a": b"hello\n", b"sub/x": b"below\n"}
     Handmade(create_store(DirectoryObjects(str(store)))).commit("cats", content)
-    subprocess.run(["chown", "-R", f"{uid()}:{uid()}", store], check=True)
+    subprocess.run(["chown", "-R", f"{UID}:{UID}", store], check=True)
     user.environment["LODEFS_STORE"] = str(store)
     (user.home / "link").symlink_to("there")
     script = "cat ./link/a s/x; touch s/new; exit 7"
@@ -131,7 +131,7 @@ def test_by_root(tmp_path: Path, proxy: FakeProxy) -> None:
     )
     theirs = tmp_path / "theirs"
     theirs.mkdir()
-    os.chown(theirs, uid(), uid())
+    os.chown(theirs, UID, UID)
     ran = subprocess.run(
         [sys.executable, "-m", "lodefs.main", "run", "demo:./d", "sh", "-c", script],
         env={

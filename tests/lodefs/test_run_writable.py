@@ -19,7 +19,7 @@ from lodefs.settings.datasets import CommitWhen
 from tests.mount.writable.conftest import skip_where_unfit
 from tests.support.chunkstore.directories import in_commit
 from tests.support.chunkstore.handmade import Handmade
-from tests.support.hpc.job_user import ROOT, Enroot, JobUser, uid
+from tests.support.hpc.job_user import ROOT, UID, Enroot, JobUser
 from tests.support.lodefs.command_line import Lodefs
 from tests.support.mount.mounts import alive, until
 
@@ -36,7 +36,7 @@ class Cats:
         self.folder = user.owned(user.home / "store")
         content = {b"a": b"hello\n", b"sub/x": b"below\n"}
         Handmade(create_store(DirectoryObjects(str(self.folder)))).commit("cats", content)
-        subprocess.run(["chown", "-R", f"{uid()}:{uid()}", self.folder], check=True)
+        subprocess.run(["chown", "-R", f"{UID}:{UID}", self.folder], check=True)
         user.environment["LODEFS_STORE"] = str(self.folder)
 
     @property
@@ -85,7 +85,7 @@ def cats(user: JobUser) -> Cats:
 def test_success(cats: Cats) -> None:
     """One commit has what the command has changed, and what it left running, with the message."""
     os.mkfifo(cats.user.home / "go")
-    os.chown(cats.user.home / "go", uid(), uid())
+    os.chown(cats.user.home / "go", UID, UID)
     background = "(read line < go; echo late > d/late) > /dev/null 2>&1 &"
     process, pid = cats.start(f"{background} echo new > d/new; rm d/a", "-m", "smaller")
     with process:
@@ -164,7 +164,7 @@ def test_mistakes(cats: Cats) -> None:
     subprocess.run(["chown", "-R", "0:0", cats.folder], check=True)
     code, out, err = cats.run("echo ran")
     assert (code, out, err.count("\n")) == (6, "", 1), err
-    subprocess.run(["chown", "-R", f"{uid()}:{uid()}", cats.folder], check=True)
+    subprocess.run(["chown", "-R", f"{UID}:{UID}", cats.folder], check=True)
     code, out, err = cats.run("echo ran", spec=f"cats@{cats.head}")
     assert (code, out, err.count("\n")) == (2, "", 1), err
     assert "name one by --branch" in err

@@ -12,21 +12,18 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import lodefs
-from tests import workers
 from tests.support.chunkstore import leftovers
 from tests.support.chunkstore.child_process import private_directory
 from tests.support.mount.mounts import until
 
+# Ids that Debian gives to nobody. Test runs side by side have users of their own, so that all
+# processes of a user are of one test.
+_RUN = int("".join(filter(str.isdigit, os.environ.get("PYTEST_XDIST_WORKER", ""))) or 0)
+UID = 61000 + _RUN
 GROUP = 62000  # of those who may use a proxy
 TIMEOUT_S = 120.0
 ROOT = Path(lodefs.__file__).parents[1]
 STAND_IN = "tests/support/hpc/enroot.py"
-
-
-def uid() -> int:
-    """An id that Debian gives to nobody. Processes that run tests side by side have users of their
-    own, so that all processes of a user are of one test."""
-    return 61000 + int(os.environ.get(workers.NUMBER, "0"))
 
 
 class JobUser:
@@ -56,14 +53,14 @@ class JobUser:
     def owned(self, directory: Path, mode: int = 0o755) -> Path:
         """A new directory of the user's."""
         directory.mkdir()
-        os.chown(directory, uid(), uid())
+        os.chown(directory, UID, UID)
         directory.chmod(mode)
         return directory
 
     def start(self, *words: str, groups: tuple[int, ...] = (GROUP,)) -> subprocess.Popen[str]:
         """Start a command as the user, without any capability."""
         more = ["--groups", ",".join(map(str, groups))] if groups else ["--clear-groups"]
-        ids = ["--reuid", str(uid()), "--regid", str(uid()), *more, "--inh-caps=-all"]
+        ids = ["--reuid", str(UID), "--regid", str(UID), *more, "--inh-caps=-all"]
         return subprocess.Popen(
             ["setpriv", *ids, "--", *words],
             env=self.environment,
@@ -99,7 +96,7 @@ class JobUser:
 
 def processes() -> list[int]:
     """All processes of the user that have not ended."""
-    line, found = f"\nUid:\t{uid()}\t", []
+    line, found = f"\nUid:\t{UID}\t", []
     for name in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):
             status = Path(f"/proc/{name}/status").read_text("utf-8", "replace")
