@@ -10,9 +10,9 @@ from functools import partial
 from lodefs.chunkstore.errors import LodefsError, Unavailable
 from lodefs.cli.text import escaped
 from lodefs.slurm.job_liveness import Scontrol, ask_end, output_in
-from lodefs.slurm.job_output import append_lines
 from lodefs.slurm.job_report import log
 from lodefs.slurm.node_changes import NodeChanges, Settled, Tell, told
+from lodefs.slurm.user_process import append_lines
 
 POLL_S, PAUSE_S_MAX = 1.0, 60.0
 

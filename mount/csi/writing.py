@@ -85,32 +85,23 @@ class PodChanges:
         the errors of Openings.open and VolumeWriter.branch; AlreadyExists if it is open as
         something else; Conflict while its changes are committed."""
         with self._locks.holding(wanted.name):
-            return self._open(user, wanted, secrets, label, timeout_s)
-
-    def _open(
-        self,
-        user: User,
-        wanted: WritableVolume,
-        secrets: Secrets,
-        label: str,
-        timeout_s: float,
-    ) -> Opened:
-        volume = self._records.get(wanted.key)
-        if volume and msgspec.structs.replace(volume, commit="", users=()) != wanted:
-            raise AlreadyExists(
-                f"volume {wanted.name} is in use as something else, or has changes that are not "
-                "committed yet: end the pods that use it first"
-            )
-        if self._credentials.keep(wanted.key, secrets.credentials):
-            self._openings.forget_failure(wanted.key)  # a reboot may have removed those of before
-        try:
-            if volume is None:
-                self.writer.branch(wanted)
-            return self._openings.open(volume or wanted, user, label, secrets.token, timeout_s)
-        except BaseException:
-            if wanted.key not in self._records:  # it is not open, so no upkeep forgets them
-                self._credentials.forget(wanted.key)
-            raise
+            volume = self._records.get(wanted.key)
+            if volume and msgspec.structs.replace(volume, commit="", users=()) != wanted:
+                raise AlreadyExists(
+                    f"volume {wanted.name} is in use as something else, or has changes that are "
+                    "not committed yet: end the pods that use it first"
+                )
+            if self._credentials.keep(wanted.key, secrets.credentials):
+                # A reboot may have removed those of before
+                self._openings.forget_failure(wanted.key)
+            try:
+                if volume is None:
+                    self.writer.branch(wanted)
+                return self._openings.open(volume or wanted, user, label, secrets.token, timeout_s)
+            except BaseException:
+                if wanted.key not in self._records:  # it is not open, so no upkeep forgets them
+                    self._credentials.forget(wanted.key)
+                raise
 
     def check_alone(self, user: User, timeout_s: float) -> None:
         """Raises: InUse if others have a volume open beside its only user, who is then released."""

@@ -14,9 +14,8 @@ import pytest
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.mount.kernel import mount_syscalls
-from lodefs.slurm import job_output, user_process
+from lodefs.slurm import user_process
 from lodefs.slurm.job_namespace import opened_as
-from lodefs.slurm.job_output import append_lines
 from tests.support.chunkstore import leftovers
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become others")
@@ -135,30 +134,30 @@ def test_a_jobs_output_is_written_by_its_user(home: Path) -> None:
     output = home / "output"
     output.write_text("before\n")
     os.chown(output, USER.pw_uid, USER.pw_gid)
-    append_lines(USER.pw_uid, str(output), ["one", "two"])
+    user_process.append_lines(USER.pw_uid, str(output), ["one", "two"])
     assert output.read_text() == "before\none\ntwo\n"
     os.mkfifo(home / "fifo")
     os.chown(home / "fifo", USER.pw_uid, USER.pw_gid)
     (home / "link").symlink_to(home.parent / "private/full/file")
     for name in ("fifo", "link", "missing"):
         with pytest.raises(InvalidInput):
-            append_lines(USER.pw_uid, str(home / name), ["one"])
+            user_process.append_lines(USER.pw_uid, str(home / name), ["one"])
     assert (home.parent / "private/full/file").read_text() == ""
     assert not (home / "missing").exists()
 
 
 def test_root_closes_no_file_of_the_users(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing a file asks its file system, which may be the user's own and never answer."""
-    opened = []
+    opened, opened_by = [], user_process.opened_by
 
     def noted(uid: int, path: str, work: Callable[[str], int]) -> int:
-        fd = user_process.opened_by(uid, path, work)
+        fd = opened_by(uid, path, work)
         opened.append(os.readlink(f"/proc/self/fd/{fd}"))
         return fd
 
-    monkeypatch.setattr(job_output, "opened_by", noted)
+    monkeypatch.setattr(user_process, "opened_by", noted)
     (home / "output").touch()
     os.chown(home / "output", USER.pw_uid, USER.pw_gid)
-    append_lines(USER.pw_uid, str(home / "output"), ["one"])
+    user_process.append_lines(USER.pw_uid, str(home / "output"), ["one"])
     assert (home / "output").read_text() == "one\n"
     assert opened == [os.devnull]
