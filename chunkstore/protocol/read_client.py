@@ -26,6 +26,7 @@ from lodefs.chunkstore.system.retry_policy import steady
 from lodefs.chunkstore.types import Buffer
 
 PAUSES = steady(0.01, 0.2)  # between attempts, until the deadline
+UNMET_S_MAX = 5.0  # without a request that fails, an outage is over
 
 _STORE, _PEERS = wire.Origin.STORE.encode(), wire.Origin.PEERS.encode()
 T = TypeVar("T")
@@ -80,11 +81,14 @@ class Outage:
 
     def __init__(self) -> None:
         self.since_s: float | None = None
+        self._met_s = 0.0
 
     def began(self, now_s: float) -> float:
-        """Returns since when the proxy is gone: ``now_s``, unless it was gone before."""
-        if self.since_s is None:
+        """Returns since when the proxy is gone. That is now, unless it was gone before, and a
+        request has met that just before: otherwise it may have been back meanwhile."""
+        if self.since_s is None or now_s - self._met_s > UNMET_S_MAX:
             self.since_s = now_s
+        self._met_s = now_s
         return self.since_s
 
 
@@ -332,7 +336,7 @@ class Client:
                     raise
                 if reused:
                     continue  # the proxy closed an idle connection, or was restarted
-                deadline_s = min(deadline_s, self._outage.began(start_s) + self._timeout_s)
+                deadline_s = min(deadline_s, self._outage.began(self._clock()) + self._timeout_s)
             failed += 1
             pause_s = PAUSES.pause_s(failed)
             if self._cancelled or self._clock() + pause_s >= deadline_s:

@@ -28,7 +28,7 @@ from lodefs.chunkstore.errors import (
 from lodefs.chunkstore.format.inodes import ROOT_INO, child_ino
 from lodefs.chunkstore.protocol import wire
 from lodefs.chunkstore.protocol.connection import Address, Connection, parse_address
-from lodefs.chunkstore.protocol.read_client import Client, Outage
+from lodefs.chunkstore.protocol.read_client import UNMET_S_MAX, Client, Outage
 from tests.support.mount.dict_tree import DictTree
 from tests.support.mount.fake_proxy import FakeProxy, HangUpError, failure, http
 
@@ -276,7 +276,8 @@ def test_proxy_gone_for_a_while(proxy: FakeProxy, clients: Callable[..., Client]
 
 
 def test_proxy_gone_for_longer(proxy: FakeProxy, clients: Callable[..., Client]) -> None:
-    """A proxy that stays away costs one deadline in all, not one per request."""
+    """A proxy that stays away costs readers that come one after the other one deadline in all, not
+    one per request."""
     clock = Clock()
     outage = Outage()
     client = clients(proxy, timeout_s=20.0, clock=clock, outage=outage)
@@ -284,7 +285,7 @@ def test_proxy_gone_for_longer(proxy: FakeProxy, clients: Callable[..., Client])
     with pytest.raises(Unavailable):
         client.node(FILE)
     assert 1018.0 < clock.now_s <= 1020.0
-    clock.now_s += 60
+    clock.now_s += UNMET_S_MAX - 1
     pauses = len(clock.pauses)
     for _ in range(5):
         with pytest.raises(Unavailable):
@@ -293,6 +294,46 @@ def test_proxy_gone_for_longer(proxy: FakeProxy, clients: Callable[..., Client])
     proxy.start()
     assert client.node(FILE) == TREE.nodes[FILE]
     assert outage.since_s is None
+
+
+@pytest.mark.parametrize("idle_s", [UNMET_S_MAX + 1, 3600.0])
+def test_a_proxy_that_is_gone_again(
+    proxy: FakeProxy, clients: Callable[..., Client], idle_s: float
+) -> None:
+    """A reader that left during an outage, and nobody read since: when the proxy is gone again, a
+    read has its whole time, since the proxy may have been back."""
+    clock = Clock()
+    outage = Outage()
+    client = clients(proxy, timeout_s=20.0, clock=clock, outage=outage)
+    proxy.stop()
+    clock.on_sleep = client.cancel
+    with pytest.raises(Unavailable):
+        client.node(FILE)
+    clock.now_s += idle_s
+    began_s = clock.now_s
+    clock.on_sleep = lambda: proxy.start() if clock.now_s - began_s > 18 else None
+    client.begin()
+    assert client.node(FILE) == TREE.nodes[FILE]
+
+
+def test_an_outage_begins_when_it_is_met(proxy: FakeProxy, clients: Callable[..., Client]) -> None:
+    """A proxy that goes while a request has waited for long already is gone since then: the next
+    request has its whole time."""
+    clock = Clock()
+    client = clients(proxy, timeout_s=20.0, clock=clock, outage=Outage())
+
+    def hook(_path: str) -> bytes:
+        clock.now_s += 19.95
+        raise HangUpError
+
+    proxy.hook = hook
+    clock.on_sleep = proxy.stop
+    with pytest.raises(Unavailable):
+        client.node(FILE)
+    proxy.hook = lambda _path: None
+    began_s = clock.now_s
+    clock.on_sleep = lambda: proxy.start() if clock.now_s - began_s > 18 else None
+    assert client.node(FILE) == TREE.nodes[FILE]
 
 
 def test_nobody_there_is_said_at_the_deadline_too(tmp_path: Path) -> None:
