@@ -10,6 +10,7 @@ from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, NamedTuple
 
 from lodefs.chunkstore.format.tree import Kind, TreeEntry
+from lodefs.chunkstore.system.safe_text import has_controls
 
 if TYPE_CHECKING:  # a process that compares two texts needs no store
     from lodefs.chunkstore.repo.history import Change
@@ -18,11 +19,6 @@ if TYPE_CHECKING:  # a process that compares two texts needs no store
 SIZE_BYTES_MAX = 1024 * 1024  # limit for each of two files
 CONTEXT = 3  # lines around a change
 PAIRS_MAX = 10_000  # limit for comparing each line with each, if no line is unique
-
-# Control characters, and marks that reverse a line: they are unsafe for a terminal
-_NO_TEXT = re.compile(
-    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]|\r(?!\n)"
-)
 
 
 class ContentDiff(NamedTuple):
@@ -65,7 +61,7 @@ def _text(content: bytes) -> str | None:
         text = content.decode()
     except UnicodeDecodeError:
         return None
-    return None if _NO_TEXT.search(text) else text
+    return None if has_controls(text) else text
 
 
 def _lines(text: str) -> list[str]:

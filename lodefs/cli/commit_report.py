@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import click
@@ -132,7 +131,7 @@ def _show_notes(notes: SourceNotes, *, has_options: bool) -> None:
     apply."""
     if notes.private_files:
         count = text.count(notes.private_files, "file")
-        names = ", ".join(text.escaped(os.fsdecode(path)) for path in notes.private_named)
+        names = ", ".join(text.escaped(path) for path in notes.private_named)
         more = notes.private_files - len(notes.private_named)
         note(
             f"{count} that others may not read here can be read by all who may read the "

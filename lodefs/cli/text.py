@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from urllib.parse import quote_from_bytes
 
 from lodefs.chunkstore.errors import Corrupt, LodefsError
+from lodefs.chunkstore.system import safe_text
 from lodefs.chunkstore.system.durations import utc_text
 
-_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\"}
-_UNSAFE = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # controls, bidi marks, line separators
 _ID = r"([0-9a-f]{12})[0-9a-f]{52}"
 _KEYS = tuple(
     (re.compile(pattern), words)
@@ -30,28 +28,11 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def escaped(name: bytes | str) -> str:
-    """A name or a text in a form that is safe on a terminal, on one line.
-
-    Bytes that are not UTF-8 become ``\\xNN``. Control and formatting characters, which could move
-    the cursor or reverse the text, become ``\\n``, ``\\x1b``, ``\\u202e``.
-    """
-    text = name.decode("utf-8", "surrogateescape") if isinstance(name, bytes) else name
-    if text.isascii() and text.isprintable() and "\\" not in text:
-        return text
-    return "".join(_escaped_character(character) for character in text)
-
-
-def _escaped_character(character: str) -> str:
-    if character in _ESCAPES:
-        return _ESCAPES[character]
-    number = ord(character)
-    if 0xDC80 <= number <= 0xDCFF:  # a surrogate that stands for a byte
-        return f"\\x{number - 0xDC00:02x}"
-    if unicodedata.category(character) not in _UNSAFE:
-        return character
-    if number < 0x100:
-        return f"\\x{number:02x}"
-    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+    """A name (bytes) or a text in a form that is safe on a terminal, on one line: see safe_text.
+    In names, a backslash becomes two, so that no two names look alike."""
+    if isinstance(name, bytes):
+        name = name.decode("utf-8", "surrogateescape").replace("\\", "\\\\")
+    return safe_text.escaped(name)
 
 
 def without_keys(message: str) -> str:

@@ -112,7 +112,7 @@ def _show_incomplete(error: Corrupt, *, as_json: bool) -> None:
         return
     lost = sorted(error.result.lost.items())
     for path, reason in lost if len(lost) > 1 else ():  # the error has one with its reason
-        shown = text.escaped(path.decode("utf-8", "surrogateescape"))
+        shown = text.escaped(path)
         click.echo(f"lodefs: not copied: {shown}: {text.escaped(str(reason))}", err=True)
     _show_kept(error.result)
     _show_purged(error.result)
@@ -120,7 +120,7 @@ def _show_incomplete(error: Corrupt, *, as_json: bool) -> None:
 
 def _show_purged(result: PullResult) -> None:
     for path in sorted(result.purged):
-        shown = text.escaped(path.decode("utf-8", "surrogateescape"))
+        shown = text.escaped(path)
         click.echo(f"lodefs: skipped: {shown}: purged", err=True)
     if result.purged:
         count = text.count(len(result.purged), "file")
@@ -131,7 +131,7 @@ def _show_kept(result: PullResult) -> None:
     if not result.kept:
         return
     paths = sorted(result.kept)[:KEPT_NAMED_MAX]
-    names = ", ".join(text.escaped(path.decode("utf-8", "surrogateescape")) for path in paths)
+    names = ", ".join(text.escaped(path) for path in paths)
     more = f" and {len(result.kept) - len(paths):,} more" if len(result.kept) > len(paths) else ""
     click.echo(
         f"lodefs: changed since the interruption, and kept: {names}{more}",

@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.system.safe_open import open_plain
+from lodefs.chunkstore.system.safe_text import escaped
 from lodefs.mount.kernel import mountpoints
 
 IDENTIFIER = "lodefs-mount"  # of lines in the journal
@@ -36,7 +37,7 @@ class Logs:
 def say_to_stderr(text: str) -> None:
     """Writes a line for a log file or a terminal."""
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    sys.stderr.write(f"{stamp} lodefs mount[{os.getpid()}] {text}\n")
+    sys.stderr.write(f"{stamp} lodefs mount[{os.getpid()}] {escaped(text)}\n")
     sys.stderr.flush()
 
 
@@ -56,7 +57,7 @@ def say_in_foreground(mountpoint: str) -> Log:
 
 
 def _say_to_syslog(text: str) -> None:
-    syslog.syslog(syslog.LOG_WARNING, text)
+    syslog.syslog(syslog.LOG_WARNING, escaped(text))
 
 
 def _redirect(log_path: str) -> Log:

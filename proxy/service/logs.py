@@ -6,17 +6,14 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import sys
 from datetime import UTC, datetime
 
 from lodefs.chunkstore.errors import Unavailable
+from lodefs.chunkstore.system.safe_text import escaped
 from lodefs.chunkstore.system.systemd import journald
 from lodefs.chunkstore.system.systemd.journald import Journal, JournalHandler
 from lodefs.proxy.tracing.request_scope import RequestFields
-
-# Control characters (C0, DEL, C1), line and paragraph separators, and bidirectional controls
-_UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def configure_logs(level: str, form: str, *, identifier: str = "lodefs-proxy") -> None:
@@ -57,19 +54,55 @@ def _time_of(record: logging.LogRecord) -> str:
 
 
 class JsonFormatter(logging.Formatter):
-    """A record as one JSON object: ``event`` is its message, and each ``extra`` a key."""
+    """A record as one JSON object: ``event`` is its message, and each ``extra`` a key, with "_" if
+    the object has that key already. A value that JSON cannot hold is shown as text."""
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, object] = {
-            "event": record.getMessage(),
+            "event": _message_of(record),
             "level": record.levelname.lower(),
             "logger": record.name,
-            **journald.extras_of(record),
             "timestamp": _time_of(record).replace("+00:00", "Z"),
         }
         if record.exc_info:
             fields["exception"] = self.formatException(record.exc_info)
-        return json.dumps(fields, default=repr)
+        for name, value in journald.extras_of(record).items():
+            fields[f"{name}_" if name in fields else name] = value
+        try:
+            return _json(fields)
+        except _NOT_JSON:
+            return _json({name: _encodable(value) for name, value in fields.items()})
+
+
+_NOT_JSON = (TypeError, ValueError, RecursionError)  # odd keys, numbers without a value, cycles
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, default=_shown, allow_nan=False)
+
+
+def _encodable(value: object) -> object:
+    try:
+        _json(value)
+    except _NOT_JSON:
+        return _shown(value)
+    return value
+
+
+def _message_of(record: logging.LogRecord) -> str:
+    """Returns the message; with its arguments beside it if they do not fit it."""
+    try:
+        return record.getMessage()
+    except Exception:  # noqa: BLE001 - no line may be lost
+        return f"{_shown(record.msg)} {_shown(record.args)}"
+
+
+def _shown(value: object) -> str:
+    """Returns what shows a value, whatever its class does."""
+    try:
+        return repr(value)
+    except Exception:  # noqa: BLE001 - no line may be lost
+        return f"<{type(value).__name__}>"
 
 
 class ConsoleFormatter(logging.Formatter):
@@ -80,4 +113,4 @@ class ConsoleFormatter(logging.Formatter):
         extras = "".join(f" {name}={value}" for name, value in journald.extras_of(record).items())
         level = record.levelname.lower()
         line = f"{_time_of(record)} [{level:<8}] {record.message} [{record.name}]{extras}"
-        return _UNSAFE.sub(lambda found: ascii(found[0])[1:-1], line)
+        return escaped(line)

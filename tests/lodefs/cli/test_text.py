@@ -27,6 +27,19 @@ def test_names_are_safe_on_a_terminal(name: bytes, expected: str) -> None:
     assert text.escaped(name) == expected
 
 
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("a/\\xff does not exist", "a/\\xff does not exist"),
+        ("C:\\data\n", "C:\\data\\n"),
+        ("a\udcff\x1b[2J\u202eb", "a\\xff\\x1b[2J\\u202eb"),
+    ],
+)
+def test_a_text_that_quotes_names_keeps_its_backslashes(message: str, expected: str) -> None:
+    """What a message has escaped already is not escaped again; what it has not is."""
+    assert text.escaped(message) == expected
+
+
 @given(st.binary(max_size=60))
 def test_shown_is_one_printable_line(name: bytes) -> None:
     """Whatever the bytes are, the text has no control character and is valid Unicode."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lodefs.proxy.service.logs import ConsoleFormatter
+from lodefs.proxy.service.logs import ConsoleFormatter, JsonFormatter
 from tests.support.chunkstore.child_process import Child
 
 ROOT = Path(__file__).parents[3]
@@ -68,6 +68,42 @@ def test_an_exception_as_json(tmp_path: Path) -> None:
     """Its traceback is in the object, on the one line."""
     line = json.loads(said("json", tmp_path / "none", fails=True))
     assert line["exception"].endswith("ValueError: no")
+
+
+class Unshowable:
+    def __repr__(self) -> str:
+        raise RuntimeError("no")
+
+
+CYCLE: list[object] = []
+CYCLE.append(CYCLE)
+
+
+@pytest.mark.parametrize(
+    ("extra", "shown"),
+    [
+        ({"x": {(1, b"k"): 2}}, {"x": "{(1, b'k'): 2}"}),
+        ({"x": float("nan"), "y": 1}, {"x": "nan", "y": 1}),
+        ({"x": CYCLE}, {"x": "[[...]]"}),
+        ({"x": Unshowable(), "y": {"deep": b"b"}}, {"x": "<Unshowable>", "y": {"deep": "b'b'"}}),
+        ({"x": {(1,): Unshowable()}}, {"x": "<dict>"}),
+        ({"event": "other", "level": 3}, {"event_": "other", "level_": 3}),
+        ({"x": "\udcff"}, {"x": "\udcff"}),
+    ],
+)
+def test_no_line_of_json_is_lost(extra: dict[str, object], shown: dict[str, object]) -> None:
+    """Values that JSON cannot hold are shown as text, and names of the line's own stay its own."""
+    record = logging.makeLogRecord({"msg": "hello %s", "args": ("you",), "levelname": "INFO"})
+    vars(record).update(extra)
+    line = json.loads(JsonFormatter().format(record), parse_constant=lambda name: 1 / 0)
+    assert (line["event"], line["level"]) == ("hello you", "info")
+    assert shown.items() <= line.items()
+
+
+def test_a_message_without_its_arguments_is_not_lost() -> None:
+    """A message and arguments that do not fit it are both shown."""
+    record = logging.makeLogRecord({"msg": "%d files", "args": ("many",), "levelname": "INFO"})
+    assert json.loads(JsonFormatter().format(record))["event"] == "'%d files' ('many',)"
 
 
 def test_for_people(tmp_path: Path) -> None:
