@@ -220,8 +220,7 @@ def test_a_server_that_never_answered_is_not_asked_for_long(server: BadServer) -
     with pytest.raises(DeadlineExceeded):
         store.head("a")
     store.close()
-    until(lambda: bool(server.requests))  # its thread may be late
-    assert len(server.requests) == 1
+    assert len(server.requests) <= 1  # none, if the time passes before it is sent
 
 
 TRICKLES = [(name, "head") for name in CALLS] + [(name, "body") for name in CALLS if name != "head"]

@@ -352,7 +352,7 @@ def test_a_thousand_nodes(names: NameServer, disk: Pool) -> None:
     membership = AddressSite(names, disk).of("nodes.example")
     look(membership)
     assert {peer.address for peer in membership.members()} == {f"{ip}:7441" for ip in addresses}
-    assert len(names.asked) == 2
+    assert len(names.asked) >= 2  # more, if the answer to a datagram is late
 
 
 def test_weights_of_nothing(names: NameServer, disk: Pool) -> None:
