@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from random import Random
 
@@ -11,11 +13,13 @@ import pytest
 
 from loadtests.bench.sides import mounted, node
 from loadtests.cli import Lodefs
-from loadtests.measure import CommandError
+from loadtests.measure import CommandError, Run
 from loadtests.services import S3Server
+from lodefs import app
 from lodefs.api.importing import SourcePlace, place_of, readable_url
 from lodefs.chunkstore.errors import InvalidInput
 from lodefs.chunkstore.objects.in_place.source_settings import SourceSettings
+from lodefs.settings.session import Session
 
 SETTINGS = """
 [sources.field-7]
@@ -35,10 +39,28 @@ def files_of(bucket: str, rgw: S3Server) -> dict[str, bytes]:
     return files
 
 
+class Here(Lodefs):
+    """Runs commands in this process: others show that they are programs, and each would load a
+    client of S3 first."""
+
+    def run(self, *words: str | Path, watch_memory: bool = False) -> Run:
+        """As of Lodefs. A mount comes of a program, since its processes are forks."""
+        if {"mount", "unmount"} & {*words}:
+            return super().run(*words, watch_memory=watch_memory)
+        said, failed = io.StringIO(), io.StringIO()
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(said), redirect_stderr(failed):
+            for name, value in self.environment().items():
+                patch.setenv(name, value)
+            code = app.run([str(word) for word in words], Session(dict(os.environ)))
+        if code != 0:
+            raise CommandError(f"{words}: exit code {code}: {failed.getvalue()}")
+        return Run(0.0, 0.0, 0, said.getvalue())
+
+
 def store_in(bucket: str, rgw: S3Server, folder: Path) -> Lodefs:
     """Makes a store in the same bucket, whose readers know the source."""
     environment = {**os.environ, "AWS_ENDPOINT_URL": rgw.endpoint_url}
-    lodefs = Lodefs(f"s3://{bucket}/store", folder / "home", environment)
+    lodefs = Here(f"s3://{bucket}/store", folder / "home", environment)
     lodefs.home.mkdir()
     lodefs.run("init", lodefs.store)
     settings = SETTINGS.format(bucket=bucket, endpoint_url=rgw.endpoint_url)

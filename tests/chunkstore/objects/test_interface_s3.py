@@ -35,7 +35,6 @@ from lodefs.chunkstore.objects.timed_requests import ANSWER_SIZE_BYTES_MAX
 from tests.support.chunkstore.bad_server import Answer, BadServer
 from tests.support.chunkstore.certificates import certificate
 from tests.support.chunkstore.object_store_suite import MUCH
-from tests.support.mount.mounts import until
 
 pytestmark = pytest.mark.usefixtures("aws_user")
 

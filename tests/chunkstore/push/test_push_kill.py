@@ -14,6 +14,7 @@ from lodefs.chunkstore.objects.directory import DirectoryObjects
 from lodefs.chunkstore.repo.checks.verify import verify
 from lodefs.chunkstore.repo.store import Store, create_store, open_store
 from lodefs.chunkstore.system.progress import Progress
+from tests.support.chunkstore import pusher
 from tests.support.chunkstore.child_process import Child
 from tests.support.chunkstore.directories import in_commit, in_directory, random_files, write_files
 
@@ -30,6 +31,12 @@ def run_pusher(tmp_path: Path, when: str, number: int, prefix: str = "") -> tupl
         if code not in (0, -signal.SIGKILL):
             raise child.failed("failed")
     return code, int(found[1]) if found else None
+
+
+def repeat(tmp_path: Path) -> None:
+    """A push in this process, which takes a third of the time of one in its own."""
+    source, store, index = (str(tmp_path / name) for name in ("source", "store", "index"))
+    pusher.main(source, store, index, "never", "0")
 
 
 def sound_store(tmp_path: Path) -> Store:
@@ -60,15 +67,15 @@ def test_killed_before_any_put(tmp_path: Path) -> None:
     source = tmp_path / "source"
     create_store(DirectoryObjects(tmp_path / "store"))
     random_files(source, files=12, size_bytes_max=50_000)
-    run_pusher(tmp_path, "never", 0)
+    repeat(tmp_path)
     for number in range(1, PUTS_MAX):
-        old = head(sound_store(tmp_path))
+        old = head(open_store(DirectoryObjects(tmp_path / "store")))
         random_files(source, files=25, size_bytes_max=900_000, seed=100 + number)
         code, _ = run_pusher(tmp_path, "before", number)
         if code == 0:
             break
         assert head(sound_store(tmp_path)) == old
-        assert run_pusher(tmp_path, "never", 0)[0] == 0
+        repeat(tmp_path)
         assert_pushed(tmp_path)
     else:
         raise AssertionError("the push never came to its end")

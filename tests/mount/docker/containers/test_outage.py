@@ -19,14 +19,19 @@ ANSWER_TIMEOUT_S = 8.0  # of the plugin, on a machine that may be slow; then it 
 pytestmark = [pytest.mark.fuse, pytest.mark.slow]
 
 
-@pytest.fixture
-def cut_off(monkeypatch: pytest.MonkeyPatch) -> Iterator[PluginNode]:
+@pytest.fixture(scope="module")
+def cut_off() -> Iterator[PluginNode]:
     """A node with one volume, which was mounted before; S3 was ended since."""
-    with ExitStack() as network, private_directory("ln-") as folder, ExitStack() as stack:
+    with (
+        ExitStack() as network,
+        private_directory("ln-") as folder,
+        pytest.MonkeyPatch.context() as patch,
+        ExitStack() as stack,
+    ):
         server = network.enter_context(moto_server())
         settings = {**server.environment, "AWS_ENDPOINT_URL": server.endpoint_url}
         for name, value in settings.items():
-            monkeypatch.setenv(name, value)
+            patch.setenv(name, value)
         store = f"s3://{server.make_bucket()}/flowers"
         node = stack.enter_context(
             plugin_node(folder, store=store, answer_timeout_s=ANSWER_TIMEOUT_S)
