@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Container, Iterable
+from collections.abc import Container
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
@@ -368,14 +368,8 @@ def _matches_known_version(data: Buffer, index_size_bytes: int) -> bool:
     return any(blake3(body).update(one).digest() == checksum for one in packed)
 
 
-def pack_id_of(ids_and_sizes: Iterable[tuple[ChunkId, int]]) -> PackId:
-    """Returns BLAKE3 over id and raw size (u32, little-endian) of each chunk in order."""
-    rows = [chunk_id + size.to_bytes(4, "little") for chunk_id, size in ids_and_sizes]
-    return PackId(blake3(b"".join(rows)).digest())
-
-
 def pack_id_of_columns(ids: bytes, raw_sizes: array[int]) -> PackId:
-    """Does what pack_id_of does for joined ids and an array("I") of sizes, without a loop."""
+    """Returns BLAKE3 over id and raw size (u32, little-endian) of each chunk in order."""
     rows = bytearray(len(raw_sizes) * _ID_ROW_SIZE_BYTES)
     sizes = _bytes_of(raw_sizes)
     for n in range(ID_BYTES):

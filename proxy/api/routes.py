@@ -35,7 +35,6 @@ LFS_PREFIX = "/lfs/"
 LFS_BYTES_MAX = 1 << 20  # of a batch; about 10,000 objects
 HUB_ORDER_BYTES_MAX = 4096
 HUB_BYTES_MAX = 1 << 20  # of a form that names paths
-STATIC_PREFIX = f"{PAGE_PREFIX}static/"
 LOGIN_BYTES_MAX = 1024
 _PLAIN = {
     "/": PAGE,

@@ -34,7 +34,6 @@ _ACTIONS: Mapping[str, Action] = {
     "paths-info": "paths-info",
 }
 _RESOLVE = "resolve"
-QUERY_FIELDS_MAX = 100
 
 
 class HubError(NotFound):

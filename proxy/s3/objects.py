@@ -175,10 +175,6 @@ def _overridden(headers: Headers, asked: S3Request) -> Headers:
     return [*(pair for pair in headers if pair[0] not in own), *own.items()]
 
 
-TAG_HEADERS = ("if-match", "if-none-match")
-CONDITION_HEADERS = (*TAG_HEADERS, "if-modified-since", "if-unmodified-since", "if-range")
-
-
 def evaluate(headers: Mapping[str, str], etag: str, modified_s: int) -> tuple[Outcome, str]:
     """Returns the outcome of the conditions, and the header that failed. Tags take precedence over
     dates (13.2.2); malformed dates are ignored."""

@@ -14,11 +14,11 @@ from lodefs.chunkstore.errors import Changed, Corrupt, NotFound, UnknownFormat
 from lodefs.chunkstore.format import keys, pack
 from lodefs.chunkstore.format.compression import RAW, ZSTD
 from lodefs.chunkstore.format.names import ChunkId, PackId, digest_of
-from lodefs.chunkstore.format.pack import TAIL_SIZE_BYTES, ChunkPlace, PackIndex, pack_id_of, unpack
+from lodefs.chunkstore.format.pack import TAIL_SIZE_BYTES, ChunkPlace, PackIndex, unpack
 from lodefs.chunkstore.objects.interface import Part
 from lodefs.chunkstore.repo.pack_reader import read_index
 from tests.support.chunkstore.memory_objects import MemoryObjects
-from tests.support.chunkstore.packs import PackBuilder
+from tests.support.chunkstore.packs import PackBuilder, pack_id_of
 from tests.support.chunkstore.strategies import chunk_lists, pack_of
 
 MANY = [n.to_bytes(3, "big") for n in range(4000)]  # an index of more than 64 KiB

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 from lodefs.proxy.data.process import STUCK_S, WriteLock
-from lodefs.proxy.runtime.processor_wait import ProcessorWait
+from tests.support.proxy.stalled_thread import Stalled
 
 WAIT_S = 60.0
 
@@ -21,13 +21,6 @@ class Clock:
 
     def advance(self, seconds: float) -> None:
         self.now_s += seconds
-
-
-class Stalled(ProcessorWait):
-    """A thread that has waited for a processor for a second and a half."""
-
-    def since_s(self) -> float:
-        return 1.5
 
 
 def test_a_writer_without_a_processor_is_not_stuck() -> None:

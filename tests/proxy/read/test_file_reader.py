@@ -13,7 +13,6 @@ import pytest
 
 from lodefs.chunkstore.errors import Corrupt
 from lodefs.chunkstore.format.names import PackId, digest_of
-from lodefs.chunkstore.format.pack import pack_id_of
 from lodefs.chunkstore.format.tree import Kind, Segment, TreeEntry
 from lodefs.chunkstore.repo.pack_reader import read_index
 from lodefs.proxy.cache.chunk_cache import Cache
@@ -23,6 +22,7 @@ from lodefs.proxy.fetch.cache_write import CacheTarget
 from lodefs.proxy.metrics.counters import Counter, Counts
 from lodefs.proxy.read.file_reader import SEGMENTS_MAX
 from lodefs.proxy.service.store_node import NodeSettings
+from tests.support.chunkstore.packs import pack_id_of
 from tests.support.proxy.rig import MIB, REPO, Rig, file_of, read_path, until
 
 BIGS = {b"big/%d" % n: random.Random(n).randbytes(MIB + n * 300_000) for n in range(4)}

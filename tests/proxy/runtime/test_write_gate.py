@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 from lodefs.proxy.runtime.processor_wait import WAIT_S_MAX, ProcessorWait
 from lodefs.proxy.runtime.write_gate import WriteGate
+from tests.support.proxy.stalled_thread import Stalled
 
 WAIT_S = 60.0
 
@@ -61,13 +62,6 @@ def test_a_disk_is_slow_until_a_write_was_fast() -> None:
     assert not gate.is_slow()
     gate.note_slow()
     assert gate.is_slow()
-
-
-class Stalled(ProcessorWait):
-    """A thread that has waited for a processor for a second and a half."""
-
-    def since_s(self) -> float:
-        return 1.5
 
 
 def test_a_thread_without_a_processor_is_no_slow_disk() -> None:

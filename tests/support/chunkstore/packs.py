@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from blake3 import blake3
 
 from lodefs.chunkstore.format.names import ChunkId, PackId
 from lodefs.chunkstore.format.pack import PackIndex
 from lodefs.chunkstore.types import Buffer
+
+
+def pack_id_of(ids_and_sizes: Iterable[tuple[ChunkId, int]]) -> PackId:
+    """The id of a pack with these chunks, as docs/format.md has it."""
+    rows = [chunk_id + size.to_bytes(4, "little") for chunk_id, size in ids_and_sizes]
+    return PackId(blake3(b"".join(rows)).digest())
 
 
 @dataclass(frozen=True, slots=True)

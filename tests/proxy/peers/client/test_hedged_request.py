@@ -22,17 +22,10 @@ from lodefs.proxy.peers.client.request_plan import (
 from lodefs.proxy.peers.membership.addresses import SocketAddress
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.security.request_signing import HmacAuthenticator
-from lodefs.proxy.runtime.processor_wait import ProcessorWait
+from tests.support.proxy.stalled_thread import Stalled
 
 NOW_S = 100.0
 EVENTS_MAX = 20  # of a connection that begins, and of three polls
-
-
-class Stalled(ProcessorWait):
-    """A thread that has waited for a processor for a second and a half."""
-
-    def since_s(self) -> float:
-        return 1.5
 
 
 class Waits(RequestPlan):
