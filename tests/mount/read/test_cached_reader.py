@@ -50,7 +50,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 def test_warm_reads_ask_nobody(place: Place) -> None:
     """Files of one chunk, of some, large ones and empty ones: bytes and names without a request."""
     assert place.lines == []
-    place.warm()
+    place.warm(*FILES)
     with place.asked(DATA), place.asked("lookup"), place.asked("node"), place.asked("children"):
         for path, data in FILES.items():
             assert place.read(path) == data, path
