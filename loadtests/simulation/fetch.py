@@ -232,7 +232,7 @@ class Stream:
         """What has come so far."""
         assert self.flow is not None
         came_bytes = self.fetch.cluster.network.came_bytes(self.flow)
-        servers = self.server.fetches.get(self.unit)
+        servers = self.server.fetches.get(self.unit) if came_bytes else None
         return min(came_bytes, servers.came_bytes()) if servers is not None else came_bytes
 
     def begin(self) -> None:
