@@ -19,6 +19,7 @@ from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_source import StorePacks
 from lodefs.proxy.metrics.counters import Counter, Counts
 from lodefs.proxy.peers import server as peer_server
+from lodefs.proxy.peers.client.peer_packs import PeerPacks
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.server import ChunkRequest, PeerServer, SendingLoad
 from tests.support.proxy.cluster import (
@@ -131,12 +132,13 @@ def test_the_next_owner_names_parents_too(rig: Rig) -> None:
             pack = name_rows.segments_of(big.row)[1].pack
             ranked = [one.address for one in members[0].peering.context.owners_of(pack)]
             owner, _, *readers = sorted(members, key=lambda one: ranked.index(one.address))
-            counts, parents = Counts(), []
+            counts, parents = Counts(), list[Peer | None]()
             for reader in readers:
                 reader.peering.context.health.failed(owner.address, slow_clock_s())
                 packs = reader.peering.packs(
                     StorePacks(rig.objects, counts, DamagedChunks()), counts
                 )
+                assert isinstance(packs, PeerPacks)
                 packs._senders.put(pack, Peer(readers[0].address))
                 await asyncio.to_thread(packs.index, pack, range(50))
                 await reader.node.packs.index(pack, cached=False, from_origin=True)
