@@ -68,10 +68,15 @@ class Made:
         return pages_in_memory(Path(os.fsdecode(self.path(path))))
 
     def reading_stores_others(self) -> bool:
-        """Some small files are read: whether all that lie beside them are in memory now."""
+        """Some small files are read: whether all that lie beside them are in memory now.
+
+        Each of them is looked at, so that the kernel knows it: it may have forgotten files for lack
+        of memory, and of files that it does not know nothing is stored.
+        """
         for path in READ:
             assert read_anew(self.path(path)) == SMALL[path]
-        return all(all(self.pages(path)) for path in OTHERS)
+        stored = [all(self.pages(path)) for path in OTHERS]
+        return all(stored)
 
     @property
     def processes(self) -> list[int]:
