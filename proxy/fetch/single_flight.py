@@ -9,6 +9,7 @@ reader needs it.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,8 @@ from weakref import WeakValueDictionary
 
 from lodefs.chunkstore.errors import Corrupt, DeadlineExceeded
 from lodefs.chunkstore.format.names import PackId
-from lodefs.chunkstore.format.pack import WrongChunk
+from lodefs.chunkstore.format.pack import PackIndex, WrongChunk
+from lodefs.chunkstore.protocol.wire import Origin
 from lodefs.chunkstore.repo.pack_reader import PackIndexVersion
 from lodefs.chunkstore.repo.range_planner import UNIT_STORED_BYTES_MAX
 from lodefs.proxy.fetch.cache_fill import CacheFill, Unit, part_of
@@ -35,6 +37,32 @@ RUNNING_SIZE_BYTES_MAX = 4 * UNIT_STORED_BYTES_MAX  # under way, above which rea
 # Of announced units, which have 2 MiB: as much as peers announce; under way in half of the threads
 ANNOUNCED_SIZE_BYTES_MAX = 32 * UNIT_STORED_BYTES_MAX
 ANNOUNCED_RUNNING_SIZE_BYTES_MAX = UNIT_STORED_BYTES_MAX
+SOON_S = 5.0  # in which a unit is to come; a mount gives up a read after 30 s
+FLIGHT_SIZE_BYTES_LEAST = 256 * 1024  # stored, however slow the store is
+
+
+@dataclass(slots=True)
+class FlightLimit:
+    """The stored bytes of one flight: fewer while the store is so slow that a whole unit would not
+    come soon, for which readers would wait beyond their time."""
+
+    size_bytes: int = 4 * UNIT_STORED_BYTES_MAX
+
+    def note(self, size_bytes: int, elapsed_s: float) -> None:
+        """Notes how long a flight took, or after which time it was given up."""
+        if elapsed_s > SOON_S:
+            fits_bytes = int(size_bytes * SOON_S / elapsed_s)
+            self.size_bytes = max(min(self.size_bytes, fits_bytes), FLIGHT_SIZE_BYTES_LEAST)
+        elif elapsed_s < SOON_S / 2 and 2 * size_bytes >= self.size_bytes:
+            self.size_bytes = min(2 * self.size_bytes, 4 * UNIT_STORED_BYTES_MAX)
+
+    def fitting(self, index: PackIndex, wanted: int, first: int, end: int) -> range:
+        """Returns those of the chunks [first, end) that one flight fetches: all, or some from the
+        chunk ``wanted`` on, at least that one."""
+        if index.stored_size(first, end) <= self.size_bytes:
+            return range(first, end)
+        last = bisect_right(index.offsets, index.offsets[wanted] + self.size_bytes) - 1
+        return range(wanted, min(max(last, wanted + 1), end))
 
 
 @dataclass(slots=True)
@@ -76,6 +104,7 @@ class Fetcher:
         self._waiting: dict[Flight, None] = {}  # in the order of requests
         self._kept = KeptFlights(self._remove)
         self._beginnings: WeakValueDictionary[PackId, asyncio.Event] = WeakValueDictionary()
+        self._limit = FlightLimit()
         self.in_flight_bytes = 0  # running and waiting, including bulk flights
         self.bulk_bytes = 0
 
@@ -179,7 +208,8 @@ class Fetcher:
             elif wanted < taken_first:
                 end = min(end, taken_first)
         chunks = range(wanted, wanted_end)
-        part = part_of(unit, first, end)
+        soon = self._limit.fitting(pack_index.index, wanted, first, end)
+        part = part_of(unit, soon.start, soon.stop)
         asked = chunks or range(part.first, part.end)
         flight = self._add(pack_index, part, wanted=chunks, asked=asked)
         self._start(flight)
@@ -224,7 +254,8 @@ class Fetcher:
                     return flight
             elif first < flight.first < end:
                 end = flight.first
-        part = part_of(unit, first, end)
+        soon = self._limit.fitting(pack_index.index, first, first, end)
+        part = part_of(unit, soon.start, soon.stop)
         owner, lane = current_owner.get(), self._lane(unit)
         ahead_bytes = pack_index.index.raw_size(part.first, part.end) + self._kept.unread_bytes
         if lane.owned_bytes.get(owner, 0) + ahead_bytes > lane.share_bytes(owner):
@@ -298,7 +329,7 @@ class Fetcher:
 
     async def _fly(self, flight: Flight, pack_index: PackIndexVersion, unit: Unit) -> FetchResult:
         await flight.may_start.wait()
-        begun_s = monotonic()
+        begun_s, stored_bytes = monotonic(), pack_index.index.stored_size(unit.first, unit.end)
         try:
             pool = self._pools.fetching(flight.size_bytes, from_origin=unit.from_origin)
             result = await pool.bounded(
@@ -307,10 +338,14 @@ class Fetcher:
                 lambda: self._filler.fill(pack_index, unit, flight),
             )
             if result.origin is not None:
-                self._counts.fetched(result.origin, monotonic() - begun_s, sampled_trace_id())
+                elapsed_s = monotonic() - begun_s
+                if result.origin is Origin.STORE:
+                    self._limit.note(stored_bytes, elapsed_s)
+                self._counts.fetched(result.origin, elapsed_s, sampled_trace_id())
                 self._counts.fetched_for(flight.owner, result.origin, flight.size_bytes)
             return result
         except DeadlineExceeded:
+            self._limit.note(stored_bytes, monotonic() - begun_s)
             self._counts.add(Counter.DEADLINES)
             raise
         except WrongChunk as error:
