@@ -32,6 +32,7 @@ ROUND_S = 2.0  # between two runs of maintain
 RETRY_S = 10.0  # after the cache could not be opened
 ASK_AGAIN_S = 30.0  # for the proxy's cache, which may have changed
 COMPLAINT_PAUSE_S = 10.0
+COMING_MAX = 64  # files with bytes on their way
 
 Opener = Callable[[CachePlace, Snapshot], "CacheView"]
 Connect = Callable[[], AbstractContextManager[Client]]
@@ -77,6 +78,7 @@ class CachedSnapshot:
         self._place: CachePlace | None = None
         self._said = ""
         self._reads = self._read_bytes = 0
+        self._coming: Lru[int, int] = Lru(COMING_MAX)  # ends, by inode number
 
     # --- locations of bytes
 
@@ -156,6 +158,7 @@ class CachedSnapshot:
         at, end = first, first + size_bytes
         while at < end:
             told = client.locate(ino, at, end - at)
+            self._coming.put(ino, told[-1].coming_end if isinstance(told, list) else 0)
             if not isinstance(told, list):
                 return [*pieces, bytes(told)] if pieces else [told]
             for place in told:
@@ -169,6 +172,11 @@ class CachedSnapshot:
                 pieces.append((file, place.offset, size))
                 at += size
         return pieces
+
+    def is_coming(self, ino: int, end: int) -> bool:
+        """Whether the bytes of a file up to ``end`` are in the cache, or on their way to it, as far
+        as the proxy has said so."""
+        return end <= (self._coming.get(ino) or 0)
 
     def render(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from threading import Event
 from typing import Protocol, TypeVar
 from urllib.parse import quote_from_bytes
 
@@ -27,6 +28,7 @@ from lodefs.chunkstore.types import Buffer
 
 PAUSES = steady(0.01, 0.2)  # between attempts, until the deadline
 UNMET_S_MAX = 5.0  # without a request that fails, an outage is over
+SHARED_S = 0.25  # for another thread's answer; then a thread asks by itself
 
 _STORE, _PEERS = wire.Origin.STORE.encode(), wire.Origin.PEERS.encode()
 T = TypeVar("T")
@@ -92,6 +94,17 @@ class Outage:
         return self.since_s
 
 
+class AwaitedAnswer:
+    """An answer that one thread has asked for, and others wait for. ``came`` is set when it has
+    come, or failed. ``origin`` is the value of its ORIGIN_HEADER."""
+
+    __slots__ = ("came", "origin")
+
+    def __init__(self) -> None:
+        self.came = Event()
+        self.origin = b""
+
+
 class Client:
     """Sends the requests of one thread. All methods raise errors.py's classes, and end by the
     deadline.
@@ -124,6 +137,7 @@ class Client:
         self._deadline_s: float | None = None
         self._cancelled = False
         self.waited = WaitTimes()
+        self.origin = b""  # of the last answer that came, or was waited for
         self._tail = b" HTTP/1.1\r\nHost: lodefs\r\n"
         if token is not None:
             self._tail += b"Authorization: Bearer %b\r\n" % token.encode("ascii")
@@ -158,6 +172,14 @@ class Client:
         """Ends the current requests soon, since their caller has left. Any thread may call it."""
         self._cancelled = True
         self._connection.cancel()
+
+    def wait_for(self, answer: AwaitedAnswer) -> None:
+        """Waits for an answer that another thread has asked for, but not longer than SHARED_S."""
+        start_s = self._clock()
+        self._on_slow()
+        answer.came.wait(SHARED_S)
+        self.origin = answer.origin
+        self.waited.for_proxy(answer.origin, self._clock() - start_s)
 
     def close(self) -> None:
         """Drops the connection."""
@@ -304,7 +326,7 @@ class Client:
         origin = b""
         try:
             answer = self._repeated(request, start_s, body_bytes)
-            origin = header(answer.head, _ORIGIN_HEADER)
+            self.origin = origin = header(answer.head, _ORIGIN_HEADER)
             return answer
         finally:
             self.waited.for_proxy(origin, self._clock() - start_s)

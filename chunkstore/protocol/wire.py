@@ -114,7 +114,8 @@ class CachePlace(msgspec.Struct, array_like=True, frozen=True):
 class CacheExtent(msgspec.Struct, array_like=True, frozen=True):
     """The place of bytes of a dataset file: ``size_bytes`` of them, from ``first`` on, at
     ``offset`` of the cache file ``number``, which is the flat file of ``content``, or a slab if
-    that is empty. ``file_size_bytes`` is the size of the whole dataset file."""
+    that is empty. ``file_size_bytes`` is the size of the whole dataset file. Its bytes up to
+    ``coming_end`` are in the cache, or on their way to it; 0: this is not known."""
 
     number: int
     content: bytes
@@ -122,6 +123,7 @@ class CacheExtent(msgspec.Struct, array_like=True, frozen=True):
     first: int
     size_bytes: int
     file_size_bytes: int
+    coming_end: int = 0
 
 
 class UsageReport(msgspec.Struct, array_like=True, frozen=True):

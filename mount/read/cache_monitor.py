@@ -18,6 +18,7 @@ from lodefs.chunkstore.protocol.read_client import Client
 from lodefs.chunkstore.protocol.wire import Entry, Snapshot
 from lodefs.chunkstore.system.lru import Lru
 from lodefs.mount.read import memory_fit
+from lodefs.mount.read.shared_answers import SharedAnswers
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.nodecache.view import CacheView
@@ -47,6 +48,7 @@ class CacheMonitor(CachedSnapshot):
             None
         )  # marks files that the kernel reads by itself as used
         self.neighbours_size_bytes = 0  # of a slab, to read along with bytes from the disk
+        self.shared_answers = SharedAnswers()
         self._client = client
         self._stopping = False
         self._woken = Event()

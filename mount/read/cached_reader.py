@@ -22,7 +22,9 @@ from lodefs.mount.shm.traffic_counters import CountsReads, uncounted
 
 if TYPE_CHECKING:
     from lodefs.chunkstore.nodecache.cached_snapshot import Piece
-    from lodefs.chunkstore.nodecache.view import CacheView, OpenFile  # loaded where there is one
+
+    # loaded where there is one
+    from lodefs.chunkstore.nodecache.view import CacheView, Extent, OpenFile
 
 _DIRECT_READS = Column.DIRECT_READS.value
 
@@ -75,8 +77,10 @@ class CachedReader:
         if cache.neighbours_size_bytes and is_telling(first, size_bytes):
             self._emit(ReadEvent(ino, first, size_bytes))
         extents = cache.find(ino, first, size_bytes)
+        pieces: Sequence[Piece] = ()
         if extents is None:
-            pieces = cache.fetch(self._client, ino, first, size_bytes)
+            extents, pieces = self._fetch(ino, first, size_bytes)
+        if extents is None:
             if len(pieces) == 1 and not isinstance(pieces[0], tuple):
                 return pieces[0]
             return self._rendered(ino, first, pieces)
@@ -89,6 +93,21 @@ class CachedReader:
         cache.count(len(data), file)
         self._counter.read(_DIRECT_READS, len(data))
         return data
+
+    def _fetch(
+        self, ino: int, first: int, size_bytes: int
+    ) -> tuple[list[Extent] | None, Sequence[Piece]]:
+        """Returns what the proxy answers. If the range is on its way, and another thread has asked
+        for one shortly before it, that thread's answer comes first; if it has the extents of this
+        range, too, they are returned, and the proxy is not asked."""
+        cache, client = self._cache, self._client
+        if not cache.is_coming(ino, first + size_bytes):
+            return None, cache.fetch(client, ino, first, size_bytes)
+        with cache.shared_answers.after_others(client, ino, first) as has_waited:
+            extents = cache.find(ino, first, size_bytes) if has_waited else None
+            if extents is not None:
+                return extents, ()
+            return None, cache.fetch(client, ino, first, size_bytes)
 
     def _rendered(self, ino: int, first: int, pieces: Sequence[Piece]) -> memoryview:
         client = self._client

@@ -206,7 +206,10 @@ class FileReader:
         if first + known_bytes == known.size_bytes:
             self._completion.note(known)
         content = cached.content if cached.kind is FileKind.FLAT else b""
-        place = CacheExtent(cached.number, content, offset, first, known_bytes, known.size_bytes)
+        coming_end = known.ahead.coming_end(first) if known.ahead is not None else 0
+        place = CacheExtent(
+            cached.number, content, offset, first, known_bytes, known.size_bytes, coming_end
+        )
         return Located(place, stream.origin)
 
     async def _stream(self, file: SnapshotFile, first: int, size_bytes: int) -> FileStream:

@@ -104,6 +104,14 @@ class ReadAhead:
         stream.announced = max(first, min(stream.next + far, self._size_bytes))
         return Range(first, stream.announced)
 
+    def coming_end(self, at: int) -> int:
+        """Returns the end of what was fetched ahead for a reader that has come to ``at``; 0 if
+        nothing was."""
+        for stream in reversed(self._streams):
+            if stream.window and stream.begin <= at <= stream.issued:
+                return stream.issued
+        return 0
+
     def refused(self, first: int) -> None:
         """Notes that nothing from ``first`` on was fetched: the next step requests it again."""
         if self._streams:

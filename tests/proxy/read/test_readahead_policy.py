@@ -75,6 +75,19 @@ def test_random_access_starts_anew() -> None:
     assert ahead.advance(4 * MIB, 5 * MIB, 5 * MIB)[1] > 0
 
 
+def test_a_reader_learns_how_far_bytes_are_on_their_way() -> None:
+    """From its second read on, up to what was fetched ahead; anywhere else nothing is known."""
+    ahead = ReadAhead(GIB)
+    ahead.advance(0, MIB, MIB)
+    assert ahead.coming_end(0) == 0
+    fetched, _ = ahead.advance(MIB, 2 * MIB, 2 * MIB)
+    assert fetched is not None
+    assert ahead.coming_end(MIB) == ahead.coming_end(fetched.end) == fetched.end
+    assert ahead.coming_end(fetched.end + 1) == 0
+    ahead.refused(fetched.first)
+    assert ahead.coming_end(MIB) == fetched.first
+
+
 def test_refused_bytes_are_asked_for_again() -> None:
     """What was not fetched for lack of room is part of the next window."""
     ahead = ReadAhead(GIB)
