@@ -265,6 +265,7 @@ class Stream:
             self._finish()
 
     def _finish(self) -> None:
+        self.server.load.took(self.fetch.node.address, self.fetch.cluster.clock.now_s)
         self.leave_server()
         self.fetch.stream_gave(self)
 

@@ -254,8 +254,10 @@ class Node:
         key, chunks = cluster.packs[pack], range(part, part + 1)
         asking = stream.fetch.node.address
         others = self.recipients.others(key, asking, NAMED_MAX, now_s, chunks)
+        others = [one for one in others if not self.load.is_stuck(one, now_s)]
         if self.load.overloaded(
             asking,
+            now_s,
             alternatives=0 if stream.waits else len(others),
             backlog_s=self.upload.backlog_s(now_s),
             size_bytes=settings.unit_bytes,
@@ -263,7 +265,7 @@ class Node:
             clock.at(answered_s, stream.busy, others, self.load.retry_after_s())
             return
         self.recipients.sent(key, asking, now_s, chunks)
-        self.load.began(asking, settings.unit_bytes)
+        self.load.began(asking, now_s, settings.unit_bytes)
         self.streams[stream] = None
         stream.admitted_s = now_s
         clock.at(answered_s, self._serve, stream)

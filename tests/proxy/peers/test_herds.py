@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +13,10 @@ import pytest
 
 from lodefs.chunkstore.format.names import PackId
 from lodefs.chunkstore.nodecache import name_rows
+from lodefs.chunkstore.protocol import wire
+from lodefs.chunkstore.protocol.http_head import encode_request
 from lodefs.chunkstore.repo.pack_reader import read_index
+from lodefs.chunkstore.system.sockets import listen_tcp
 from lodefs.proxy.api.responses import Answer
 from lodefs.proxy.fetch import single_flight
 from lodefs.proxy.fetch.flight import Follower
@@ -20,9 +25,11 @@ from lodefs.proxy.fetch.pack_source import StorePacks
 from lodefs.proxy.metrics.counters import Counter, Counts
 from lodefs.proxy.peers import server as peer_server
 from lodefs.proxy.peers.client.peer_packs import PeerPacks
-from lodefs.proxy.peers.membership.peer import Peer
-from lodefs.proxy.peers.server import ChunkRequest, PeerServer, SendingLoad
+from lodefs.proxy.peers.membership.peer import Peer, split_address
+from lodefs.proxy.peers.security.request_signing import HmacAuthenticator
+from lodefs.proxy.peers.server import SOFT_BYTES_MAX, ChunkRequest, PeerServer, SendingLoad
 from tests.support.proxy.cluster import (
+    SECRET,
     Member,
     cluster_of,
     first_owns_all,
@@ -178,3 +185,37 @@ def test_readers_of_a_pack_ask_each_other(
             assert way == {(a, owner.address), (b, a), (c, a)}
 
     asyncio.run(run())
+
+
+def test_a_member_that_does_not_read_sends_nobody_away(tmp_path: Path) -> None:
+    """A member asks an owner for all that it may have at once, and reads nothing: the owner sends
+    the pack to three readers all the same, and refers nobody to that member."""
+    data = random.Random(2).randbytes(8 * MIB)
+    rig = Rig(tmp_path, {b"big": data}, chunk_size_bytes=20_000, pack_chunks=500)
+    listener = listen_tcp("127.0.0.1", 0)
+    greedy = f"127.0.0.1:{listener.getsockname()[1]}"
+    listener.close()  # it does not answer either
+    signer = HmacAuthenticator(lambda: [SECRET], lambda: [greedy])
+
+    async def run() -> None:
+        made = cluster_of(rig, 4, others=[Peer(greedy)], seen=first_owns_all, clock_s=slow_clock_s)
+        async with made as members:
+            big = await file_of(members[0].node, b"big")
+            pack, first, count = name_rows.segments_of(big.row)[0][:3]
+            members.sort(key=lambda one: not one.peering.context.reads_for_peers(pack))
+            owner, *readers = members
+            target = wire.peer_chunks(pack.hex(), first, count)
+            requests = SOFT_BYTES_MAX // len(data)
+            for _ in range(requests):
+                headers = [("Host", "owner"), *signer.sign("GET", target, to=owner.address)]
+                sock = stack.enter_context(socket.create_connection(split_address(owner.address)))
+                sock.sendall(encode_request("GET", target, headers))
+            load = owner.node.peer_server._load  # type: ignore[union-attr]
+            await until(lambda: load.sending_bytes == requests * len(data))
+            reads = await asyncio.gather(*(read_path(one.node, b"big") for one in readers))
+            assert reads == [data] * 3
+            assert owner.count(Counter.PEER_REFUSED) == 0
+            assert load.sending_bytes == requests * len(data)
+
+    with ExitStack() as stack:
+        asyncio.run(run())
