@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 HEALTH_PEERS_MAX = 64  # fewer than a real node remembers: 10,000 nodes share this memory
 SOURCES_PACKS_MAX = 64
-INDEX_S = 0.96  # until a node that has not heard of S3 yet asks another owner for an index
+INDEX_S = 0.5  # until a node gets the index of a pack without the owner
 NAMED_MAX = 8  # sources in one busy answer
 
 
@@ -116,12 +116,8 @@ class Node:
     # Announcing
 
     def _announce(self, unit: int) -> None:
-        """Asks the owners for the indexes of the packs that this node will get to. The first one is
-        asked for before anything is read, and announces nothing yet."""
+        """Asks the owners for the indexes of the packs that this node will get to."""
         settings = self.cluster.settings
-        if unit == 0:
-            self._late[0] = []
-            self._ask_index(0, is_announced=False)
         ahead = unit + min(settings.ahead_units, REACH_FACTOR * unit)
         end = len(self.cluster.packs) if ahead >= settings.units else ahead // settings.pack_units
         for pack in range(self._next_pack, end):
@@ -130,32 +126,23 @@ class Node:
             self._ask_index(pack)
         self._next_pack = max(self._next_pack, end)
 
-    def _ask_index(self, pack: int, *, is_announced: bool = True) -> None:
-        cluster = self.cluster
-        for peer in cluster.owners(pack * cluster.settings.pack_units):
+    def _ask_index(self, pack: int) -> None:
+        cluster, settings = self.cluster, self.cluster.settings
+        for peer in cluster.owners(pack * settings.pack_units):
             if peer == self.peer:
-                if is_announced:
-                    self._told(pack)
+                self._told(pack)
                 self.got_index(pack, ())
                 return
             if self.health.usable(peer.address, cluster.clock.now_s):
-                asked_s = cluster.settings.rtt_s / 2
                 owner = cluster.node(peer)
-                cluster.clock.after(asked_s, owner.asked_index, pack, self, is_announced)
-                cluster.clock.after(INDEX_S, self._ask_index_again, pack, peer)
+                cluster.clock.after(settings.rtt_s / 2, owner.asked_index, pack, self)
+                cluster.clock.after(INDEX_S, self.got_index, pack, ())  # of another node, or S3
                 return
-        self.got_index(pack, ())  # from S3
-
-    def _ask_index_again(self, pack: int, silent: Peer) -> None:
-        """Asks the next owner, since this one has not answered in time."""
-        if self.alive and pack in self._late:
-            self.health.failed(silent.address, self.cluster.clock.now_s)
-            self._ask_index(pack, is_announced=False)
 
     def got_index(self, pack: int, parents: Sequence[str | None]) -> None:
         """The index of a pack has come, with the parents for its stripes."""
-        if self.cluster.settings.tree and (parents or pack not in self._parents):
-            self._parents[pack] = parents
+        if self.cluster.settings.tree:
+            self._parents.setdefault(pack, parents)
         for fetch in self._late.pop(pack, ()):
             if not fetch.ended:
                 fetch.plan_and_step()
@@ -173,19 +160,14 @@ class Node:
             parents = self._parents[pack]
             self._parents[pack] = [None if one == parent.address else one for one in parents]
 
-    def asked_index(self, pack: int, asking: Node, is_announced: bool) -> None:  # noqa: FBT001
-        """A peer asks for the index of a pack of this node, and perhaps announces all of it."""
+    def asked_index(self, pack: int, asking: Node) -> None:
+        """A peer asks for the index of a pack of this node."""
         if not self.alive or self.stuck:
             return
         now_s, cluster = self.cluster.clock.now_s, self.cluster
-        if is_announced:
-            self._told(pack)
+        self._told(pack)
         parents = self.recipients.parents(
-            cluster.packs[pack],
-            0,
-            asking.address,
-            now_s,
-            lambda one: self.health.usable(one, now_s),
+            cluster.packs[pack], asking.address, now_s, lambda one: self.health.usable(one, now_s)
         )
         self._answers_s = max(self._answers_s, now_s) + cluster.settings.answer_s
         answered_s = self._answers_s + cluster.settings.rtt_s / 2

@@ -99,13 +99,12 @@ class ChunkReader:
 
     async def fetch_ahead(self, pack_index: PackIndexVersion, first: int, count: int) -> None:
         """Starts to fetch chunks from the store that another node has announced, as far as they
-        exist and there is room: once, however many nodes announce them. One chunk is the beginning
-        of what the node asks for at once."""
+        exist and there is room: once, however many nodes announce them."""
         index = pack_index.index
         end = min(first + count, len(index))
         key, now_s = (index.pack_id, first, end), self._clock_s()
         is_known = now_s - (self._announced.get(key) or -math.inf) < ANNOUNCED_S
-        if is_known or end - first <= 1 or self._accuracy.is_low:
+        if is_known or first >= end or self._accuracy.is_low:
             return
         self._announced.put(key, now_s)
         places = await self._reads.find(index, first, end - first)
@@ -148,8 +147,6 @@ class ChunkReader:
 
 class _Demand:
     """Fetches all that a reader of chunks wants, unit by unit."""
-
-    reads_on = False  # whoever asks was told which node to ask
 
     def __init__(self, ranges: FileRanges, follower: Follower | None, more_bytes: int) -> None:
         self.follower = follower

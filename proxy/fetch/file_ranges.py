@@ -99,11 +99,6 @@ class Demand(Protocol):
         """The node that asks, if the reader is one: for it, the store is asked without waiting for
         peers."""
 
-    @property
-    def reads_on(self) -> bool:
-        """Whether the reader will read what follows, so that it asks for it as the others do that
-        begin at the same place."""
-
     def unit(self, position: ChunkPosition) -> Unit:
         """Returns the unit to fetch, with the chunk at the position."""
 
@@ -181,15 +176,14 @@ class FileRanges:
         return data, RangePart(data, fetched)
 
     async def position(
-        self, file: DatasetFile, at: int, *, from_origin: bool = False, reads_on: bool = False
+        self, file: DatasetFile, at: int, *, from_origin: bool = False
     ) -> ChunkPosition:
-        """Returns the chunk with a byte. It needs only the index of that pack, with which the node
-        that has it is told if a reader ``reads_on`` from there. Raises: Corrupt if the segments
-        have fewer bytes, or if the sizes in their pack differ; the errors of loading an index."""
+        """Returns the chunk with a byte. It needs only the index of that pack. Raises: Corrupt if
+        the segments have fewer bytes, or if the sizes in their pack differ; the errors of loading
+        an index."""
         n = file.segment_at(at)
         segment = file.segments[n]
-        ahead = _guessed(segment, at - file.starts[n]) if reads_on else range(0)
-        pack_index = await self._indexes.get(segment.pack, ahead, from_origin=from_origin)
+        pack_index = await self._indexes.get(segment.pack, from_origin=from_origin)
         index = pack_index.index
         index.check_run(*segment[1:])
         shift = file.starts[n] - index.raw_offsets[segment.first]
@@ -209,8 +203,7 @@ class FileRanges:
             self._pack_extents.add(pack, task.result().extents)
 
     async def _position(self, file: DatasetFile, at: int, demand: Demand) -> ChunkPosition:
-        from_origin = demand.follower is not None
-        return await self.position(file, at, from_origin=from_origin, reads_on=demand.reads_on)
+        return await self.position(file, at, from_origin=demand.follower is not None)
 
     async def _fetch(
         self, position: ChunkPosition, _file: DatasetFile, wanted: range, demand: Demand
@@ -267,13 +260,6 @@ class FileRanges:
         place = run.offset + low - run.start
         file.extents.add(start + low - first, high - low, run.file, place)
         return True
-
-
-def _guessed(segment: Segment, at: int) -> range:
-    """Returns about the chunk with a byte of a segment, before the index is here; the right one for
-    its beginning."""
-    first = segment.first + segment.count * at // segment.size_bytes
-    return range(first, first + 1)
 
 
 def unit_around(file: DatasetFile, position: ChunkPosition, first: int, end: int) -> Unit:

@@ -57,21 +57,16 @@ class PackIndexes:
         """Returns the index if that needs no waiting."""
         return self._loaded.get(pack_id)
 
-    async def get(
-        self, pack_id: PackId, ahead: range = range(0), *, from_origin: bool = False
-    ) -> PackIndexVersion:
+    async def get(self, pack_id: PackId, *, from_origin: bool = False) -> PackIndexVersion:
         """Returns the index, from wherever it is. Concurrent callers load it once. Loading has a
-        deadline. ``ahead``: if another node is asked, it is told that these chunks are read next.
-        ``from_origin``: no peer is asked. Raises: Corrupt, UnknownFormat, Unavailable,
+        deadline. ``from_origin``: no peer is asked. Raises: Corrupt, UnknownFormat, Unavailable,
         DeadlineExceeded, Denied."""
         found = self._loaded.get(pack_id)
         if found is not None:
             return found
         asks_peers = not from_origin and self._packs.waits_for_peers(pack_id)
         key = (pack_id, asks_peers, range(0))
-        return await self._loads.run(
-            key, lambda: self._load(pack_id, ahead, from_origin=from_origin)
-        )
+        return await self._loads.run(key, lambda: self._load(pack_id, from_origin=from_origin))
 
     async def announce(self, pack_id: PackId, ahead: range) -> bool:
         """Tells the node that reads a pack for the cluster which of its chunks will be read soon.
@@ -84,12 +79,12 @@ class PackIndexes:
         """Returns the index if this node has it, in memory or on disk."""
         return self.in_memory(pack_id) or await self._pools.disk.run(self._from_rows, pack_id)
 
-    async def _load(self, pack_id: PackId, ahead: range, *, from_origin: bool) -> PackIndexVersion:
+    async def _load(self, pack_id: PackId, *, from_origin: bool) -> PackIndexVersion:
         if not self._kv.lacks([layout.pack_key(pack_id)]):
             found = await self._pools.disk.run(self._from_rows, pack_id)
             if found is not None:
                 return found
-        return await self._fetch(pack_id, ahead, from_origin=from_origin)
+        return await self._fetch(pack_id, from_origin=from_origin)
 
     async def _fetch(
         self, pack_id: PackId, ahead: range = range(0), *, from_origin: bool = False

@@ -28,10 +28,11 @@ def parent_of(position: int, stripe: int) -> int | None:
 
 
 @dataclass(slots=True)
-class ReaderTree:
-    """The nodes that said that they will read a pack from one chunk on, in the order in which they
-    said so, with the parents of each."""
+class PackRecipients:
+    """The recipients of one pack: those that were sent a part of it recently, and all that said
+    that they will read it, in the order in which they said so, with the parents of each."""
 
+    sources: OrderedDict[str, Recipient] = field(default_factory=OrderedDict)
     readers: list[str] = field(default_factory=list)
     parents: dict[str, tuple[str | None, ...]] = field(default_factory=dict)
     joined_s: float = 0.0  # when the last reader said so
@@ -43,26 +44,22 @@ class Recipients:
 
     Peers that got a part of a pack become its sources, so that an owner sends it to a few and
     refers the others to them: filling N nodes takes O(log N) rounds, not O(N). Peers that say that
-    they will read a pack are told at once which of them they ask; those that begin at different
-    chunks are in different trees, since they may read different files or parts of one. Bounded: the
-    least recently used packs and trees, the oldest sources of a pack, and readers of long ago are
-    dropped.
+    they will read a pack are told at once which of them they ask. Bounded: the least recently used
+    packs, the oldest sources of a pack, and readers of long ago are dropped.
     """
 
     packs_max: int = PACKS_MAX
     sources_max: int = SOURCES_MAX
     readers_max: int = READERS_MAX
-    _packs: OrderedDict[bytes, OrderedDict[str, Recipient]] = field(default_factory=OrderedDict)
-    _trees: OrderedDict[tuple[bytes, int], ReaderTree] = field(default_factory=OrderedDict)
+    _packs: OrderedDict[bytes, PackRecipients] = field(default_factory=OrderedDict)
     _readers: int = 0
 
     def parents(
-        self, pack: bytes, first: int, address: str, now_s: float, usable: Callable[[str], bool]
+        self, pack: bytes, address: str, now_s: float, usable: Callable[[str], bool]
     ) -> Sequence[str | None]:
-        """Returns the parents of a reader of the pack from the chunk ``first`` on, one for each
-        stripe; None is this node. They are usable, and said earlier than the reader that they will
-        read the same."""
-        found = self._tree(pack, first)
+        """Returns the parents of a reader of the pack, one for each stripe; None is this node. They
+        are usable, and said earlier than the reader that they will read the pack."""
+        found = self._of(pack)
         if now_s - found.joined_s > SOURCE_S:
             self._forget(found)
         if address not in found.parents:
@@ -70,29 +67,21 @@ class Recipients:
             found.joined_s = now_s
         return [self._usable(found, address, n, usable) for n in range(STRIPES)]
 
-    def _tree(self, pack: bytes, first: int) -> ReaderTree:
-        """Returns the tree of readers that begin at a chunk, which is now the one used last."""
-        found = self._trees.setdefault((pack, first), ReaderTree())
-        self._trees.move_to_end((pack, first))
-        if len(self._trees) > self.packs_max:
-            self._forget(self._trees.popitem(last=False)[1])
-        return found
-
-    def _add(self, found: ReaderTree, address: str) -> None:
+    def _add(self, found: PackRecipients, address: str) -> None:
         while self._readers >= self.readers_max:
-            is_alone = len(self._trees) == 1
-            self._forget(found if is_alone else self._trees.popitem(last=False)[1])
+            is_alone = len(self._packs) == 1
+            self._forget(found if is_alone else self._packs.popitem(last=False)[1])
         places = [parent_of(len(found.readers), stripe) for stripe in range(STRIPES)]
         found.parents[address] = tuple(None if n is None else found.readers[n] for n in places)
         found.readers.append(address)
         self._readers += 1
 
-    def _forget(self, found: ReaderTree) -> None:
+    def _forget(self, found: PackRecipients) -> None:
         self._readers -= len(found.readers)
         found.readers, found.parents = [], {}
 
     def _usable(
-        self, found: ReaderTree, address: str, stripe: int, usable: Callable[[str], bool]
+        self, found: PackRecipients, address: str, stripe: int, usable: Callable[[str], bool]
     ) -> str | None:
         """Returns the next node above this one that is usable."""
         parent = found.parents[address][stripe]
@@ -102,7 +91,7 @@ class Recipients:
 
     def sent(self, pack: bytes, address: str, now_s: float, chunks: range = ALL) -> None:
         """Notes that these chunks of the pack were sent, or are being sent, to this peer."""
-        sources = self._sources(pack)
+        sources = self._of(pack).sources
         source = sources.get(address)
         if source is None:
             if len(sources) >= self.sources_max:
@@ -118,7 +107,7 @@ class Recipients:
         itself. Each call begins with other peers, so that all of them are asked equally often."""
         if pack not in self._packs:
             return []
-        sources = self._packs[pack]
+        sources = self._packs[pack].sources
         bits = _bits(chunks)
         found: list[str] = []
         for address in list(sources):
@@ -133,12 +122,14 @@ class Recipients:
             sources.move_to_end(address)
         return found
 
-    def _sources(self, pack: bytes) -> OrderedDict[str, Recipient]:
-        """Returns the sources of a pack, which is now the one used last."""
-        found = self._packs.setdefault(pack, OrderedDict())
+    def _of(self, pack: bytes) -> PackRecipients:
+        """Returns the recipients of a pack, which is now the one used last."""
+        found = self._packs.get(pack)
+        if found is None:
+            found = self._packs[pack] = PackRecipients()
+            if len(self._packs) > self.packs_max:
+                self._forget(self._packs.popitem(last=False)[1])
         self._packs.move_to_end(pack)
-        if len(self._packs) > self.packs_max:
-            self._packs.popitem(last=False)
         return found
 
 

@@ -140,25 +140,24 @@ class PeerServer:
     async def _index(self, request: ChunkRequest, peer: str) -> Answer:
         loaded = await self._packs.index(request.pack, cached=request.cached, from_origin=True)
         headers = [("Content-Type", OCTETS)]
-        is_announced = request.count > 0
-        if is_announced and not request.cached and self._context.reads_for_peers(request.pack):
+        if request.count and not request.cached and self._context.reads_for_peers(request.pack):
             await self._packs.fetch_ahead(loaded, request.first, request.count)
-        if is_announced and self._is_member(peer):  # others may be told to ask it
-            headers.append((wire.PARENTS_HEADER, self._parents(request, peer)))
+            if self._is_member(peer):  # others may be told to ask it
+                headers.append((wire.PARENTS_HEADER, self._parents(request.pack, peer)))
         row = layout.encode_pack_row(loaded.etag, loaded.index.encode())
         if len(row) > wire.PEER_INDEX_SIZE_BYTES_MAX:
             raise NotFound(f"the index of pack {request.pack.hex()} is too large for nodes")
         return Answer(200, headers, row)
 
-    def _parents(self, request: ChunkRequest, peer: str) -> str:
-        """Returns the parents of a reader of chunks of a pack, as a header's value."""
+    def _parents(self, pack: PackId, peer: str) -> str:
+        """Returns the parents of a reader of a pack, as a header's value."""
         health, now_s = self._context.health, self._context.clock_s()
 
         def usable(one: str) -> bool:
             is_stuck = self._load.is_stuck(one, now_s)
             return self._is_member(one) and health.usable(one, now_s) and not is_stuck
 
-        parents = self._recipients.parents(request.pack, request.first, peer, now_s, usable)
+        parents = self._recipients.parents(pack, peer, now_s, usable)
         return wire.parents_value(parents)
 
     async def _hub_answer(self, target: str, data: bytes) -> Answer:

@@ -89,11 +89,6 @@ class FileStream:
         except Corrupt as error:
             raise self._reader.corrupt(self._file, error) from error
 
-    @property
-    def reads_on(self) -> bool:
-        """Implements Demand."""
-        return bool(self.unit_bytes)
-
     def unit(self, position: ChunkPosition) -> Unit:
         """Implements Demand."""
         return self._readahead.demand_unit(self.known, position, self.step, self.unit_bytes)

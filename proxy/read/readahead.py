@@ -151,7 +151,7 @@ class ReadaheadScheduler:
     async def _fetch_ahead(self, known: ReadFile, wanted: Range, unit_bytes: int) -> None:
         at = wanted.first
         while at < wanted.end:
-            position = await self._ranges.position(known, at, reads_on=True)
+            position = await self._ranges.position(known, at)
             whole = _ahead_unit(known, position, Range(at, wanted.end), unit_bytes)
             raw_offsets = position.pack_index.index.raw_offsets
             for unit in cut_units(whole, position.pack_index, unit_bytes or UNIT_SIZE_BYTES_MAX):

@@ -24,7 +24,6 @@ from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_source import StorePacks
 from lodefs.proxy.metrics.counters import Counter, Counts
 from lodefs.proxy.peers import server as peer_server
-from lodefs.proxy.peers.client.peer_packs import PeerPacks
 from lodefs.proxy.peers.membership.peer import Peer, split_address
 from lodefs.proxy.peers.security.request_signing import HmacAuthenticator
 from lodefs.proxy.peers.server import SOFT_BYTES_MAX, ChunkRequest, PeerServer, SendingLoad
@@ -128,39 +127,9 @@ def test_two_herds_at_once(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(run())
 
 
-def test_the_next_owner_names_parents_too(rig: Rig) -> None:
-    """Two nodes whose requests to the owner of a pack fail announce the pack to the next owner,
-    which does not know of that: the second one is told to ask the first one. It does not announce
-    the pack to a node that sent it a part."""
-
-    async def run() -> None:
-        async with cluster_of(rig, 4, seen=first_owns_all, clock_s=slow_clock_s) as members:
-            big = await file_of(members[0].node, b"big")
-            pack = name_rows.segments_of(big.row)[1].pack
-            ranked = [one.address for one in members[0].peering.context.owners_of(pack)]
-            owner, _, *readers = sorted(members, key=lambda one: ranked.index(one.address))
-            counts, parents = Counts(), list[Peer | None]()
-            for reader in readers:
-                reader.peering.context.health.failed(owner.address, slow_clock_s())
-                packs = reader.peering.packs(
-                    StorePacks(rig.objects, counts, DamagedChunks()), counts
-                )
-                assert isinstance(packs, PeerPacks)
-                packs._senders.put(pack, Peer(readers[0].address))
-                await asyncio.to_thread(packs.index, pack, range(50))
-                await reader.node.packs.index(pack, cached=False, from_origin=True)
-                parents.append(packs._parent(pack, 0))
-            assert parents == [None, Peer(readers[0].address, weight=1e-3)]
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("is_announced", [False, True])
-def test_readers_of_a_pack_ask_each_other(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, *, is_announced: bool
-) -> None:
-    """Three nodes read a pack one after the other, or announce it so before: the first one asks the
-    owner, and the others ask a node that did so before them, which has it or waits for it."""
+def test_readers_of_a_pack_ask_each_other(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three nodes announce a pack one after the other and read it: the first one asks the owner,
+    and the others ask a node that announced it before them, which has it or waits for it."""
     asked: list[tuple[PackId, str, str]] = []
     chunks_of = PeerServer._chunks
 
@@ -176,7 +145,7 @@ def test_readers_of_a_pack_ask_each_other(
             pack, first, count = name_rows.segments_of(big.row)[1][:3]
             members.sort(key=lambda one: not one.peering.context.reads_for_peers(pack))
             owner, *readers = members
-            for reader in readers if is_announced else ():
+            for reader in readers:
                 await reader.node.packs._indexes.announce(pack, range(first, first + count))
             for reader in readers:
                 assert await read_path(reader.node, b"big") == BIG

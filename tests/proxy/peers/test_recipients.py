@@ -99,9 +99,7 @@ def test_any_order_of_arrivals_and_losses_is_a_tree(history: list[tuple[int, boo
             lost.add(node)
             continue
         lost.discard(node)
-        named[node] = list(
-            recipients.parents(P, 0, node, float(now_s), lambda one: one not in lost)
-        )
+        named[node] = list(recipients.parents(P, node, float(now_s), lambda one: one not in lost))
         assert not lost & set(named[node])
         joined += [node] * (node not in joined)
         before = joined[: joined.index(node)]
@@ -114,26 +112,18 @@ def test_any_order_of_arrivals_and_losses_is_a_tree(history: list[tuple[int, boo
 def test_a_reader_that_asks_again_has_the_same_parents() -> None:
     """It keeps its place in the tree of a pack; it has another place in that of another pack."""
     recipients = Recipients()
-    first = [recipients.parents(P, 0, node, 0.0, anybody) for node in "abc"]
+    first = [recipients.parents(P, node, 0.0, anybody) for node in "abc"]
     assert first[0] == [None] * STRIPES
-    assert [recipients.parents(P, 0, node, 1.0, anybody) for node in "abc"] == first
-    assert recipients.parents(Q, 0, "c", 1.0, anybody) == first[0]
-
-
-def test_readers_of_different_places_are_strangers() -> None:
-    """Nodes that begin at different chunks of a pack may read different files of it."""
-    recipients = Recipients()
-    places = [recipients.parents(P, first, f"n{first}", 0.0, anybody) for first in (0, 7)]
-    assert places == [[None] * STRIPES] * 2
-    assert recipients.parents(P, 7, "n0", 0.0, anybody) == ["n7"] * STRIPES
+    assert [recipients.parents(P, node, 1.0, anybody) for node in "abc"] == first
+    assert recipients.parents(Q, "c", 1.0, anybody) == first[0]
 
 
 def test_readers_of_long_ago_are_no_parents() -> None:
     """A node that asked long ago may have nothing of the pack any more."""
     recipients = Recipients()
-    recipients.parents(P, 0, "a", 0.0, anybody)
-    assert recipients.parents(P, 0, "b", SOURCE_S, anybody) == ["a"] * STRIPES
-    assert recipients.parents(P, 0, "c", 2 * SOURCE_S + 1, anybody) == [None] * STRIPES
+    recipients.parents(P, "a", 0.0, anybody)
+    assert recipients.parents(P, "b", SOURCE_S, anybody) == ["a"] * STRIPES
+    assert recipients.parents(P, "c", 2 * SOURCE_S + 1, anybody) == [None] * STRIPES
 
 
 @given(st.lists(st.tuples(st.sampled_from([P, Q, b"r" * 32]), st.integers(0, 20))))
@@ -144,8 +134,8 @@ def test_readers_are_bounded(history: list[tuple[bytes, int]]) -> None:
     recipients = Recipients(packs_max=2, readers_max=5)
     for pack, number in history:
         node = f"n{number}"
-        parents = recipients.parents(pack, 0, node, 0.0, anybody)
+        parents = recipients.parents(pack, node, 0.0, anybody)
         assert len(parents) == STRIPES and node not in parents
-        found = recipients._trees.values()
+        found = recipients._packs.values()
         assert sum(len(one.readers) for one in found) <= 5
         assert len(found) <= 2

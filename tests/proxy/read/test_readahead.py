@@ -25,7 +25,7 @@ class HangingOwners:
     def __init__(self) -> None:
         self.asked = self.announced = 0
 
-    async def get(self, _pack: PackId, _ahead: range, *, from_origin: bool = False) -> None:
+    async def get(self, _pack: PackId, *, from_origin: bool = False) -> None:
         self.asked += 1
         raise Unavailable("the store is away")
 
