@@ -7,6 +7,7 @@ Bytes from peers are never trusted: an index is checked by the pack's id, a chun
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from lodefs.chunkstore.errors import Corrupt
 from lodefs.chunkstore.format.names import PackId, digest_of
@@ -76,7 +77,9 @@ class PeerPacks:
             wire.PEER_INDEX_SIZE_BYTES_MAX,
             lambda: WholeBody(checked),
         )
-        found = self._from_peers(pack_id, request)
+        # What is announced is for owners: others that sent a part of the pack make no tree
+        known = () if ahead else self._known(pack_id)
+        found = self._from_peers(pack_id, request, known)
         if found is None:
             return self._origin.index(pack_id)
         if ahead:
@@ -130,7 +133,8 @@ class PeerPacks:
             listener,
         )
         parent = self._parent(index.pack_id, index.raw_offsets[first])
-        found = self._from_peers(index.pack_id, request, parent)
+        known = self._known(index.pack_id)
+        found = self._from_peers(index.pack_id, request, known, parent)
         if parent is not None and (found is None or found.peer != parent):
             self._drop_parent(index.pack_id, parent)
         if found is None:
@@ -139,9 +143,14 @@ class PeerPacks:
         return found.result
 
     def _from_peers(
-        self, pack_id: PackId, request: PeerRequest[T], parent: Peer | None = None
+        self,
+        pack_id: PackId,
+        request: PeerRequest[T],
+        known: Sequence[Peer],
+        parent: Peer | None = None,
     ) -> Found[T] | None:
-        """Returns a peer's checked answer; None if the store must be asked."""
+        """Returns a peer's checked answer; None if the store must be asked. ``known`` and
+        ``parent`` are asked before the owners."""
         context, own = self._context, self._context.own_addresses()
         self._plan_context.budget.resize(len(context.members()))
         owners = context.owners_of(pack_id)
@@ -151,7 +160,7 @@ class PeerPacks:
             self_address=own[0] if own else "",
             size_bytes=request.size_bytes,
             now_s=context.clock_s(),
-            known=self._known(pack_id),
+            known=known,
             parent=parent,
         )
         found = HedgedRequest(plan, request, context, self._counts).run()

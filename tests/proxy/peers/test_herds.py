@@ -24,6 +24,7 @@ from lodefs.proxy.fetch.known_damage import DamagedChunks
 from lodefs.proxy.fetch.pack_source import StorePacks
 from lodefs.proxy.metrics.counters import Counter, Counts
 from lodefs.proxy.peers import server as peer_server
+from lodefs.proxy.peers.client.peer_packs import PeerPacks
 from lodefs.proxy.peers.membership.peer import Peer, split_address
 from lodefs.proxy.peers.security.request_signing import HmacAuthenticator
 from lodefs.proxy.peers.server import SOFT_BYTES_MAX, ChunkRequest, PeerServer, SendingLoad
@@ -123,6 +124,30 @@ def test_two_herds_at_once(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
             await asyncio.gather(*reads)
             assert read_bytes(rig) <= 1.05 * stored_bytes(rig)
             assert sum(member.count(Counter.PEER_CORRUPT) for member in members) == 0
+
+    asyncio.run(run())
+
+
+def test_announcements_go_to_the_owner(rig: Rig) -> None:
+    """A node that got a part of a pack from another one still announces the pack to its owner,
+    which names parents; the other node, which has the index too, would name none."""
+
+    async def run() -> None:
+        async with cluster_of(rig, 4, seen=first_owns_all, clock_s=slow_clock_s) as members:
+            big = await file_of(members[0].node, b"big")
+            pack = name_rows.segments_of(big.row)[1].pack
+            ranked = [one.address for one in members[0].peering.context.owners_of(pack)]
+            _, _, *readers = sorted(members, key=lambda one: ranked.index(one.address))
+            counts, parents = Counts(), []
+            for reader in readers:
+                origin = StorePacks(rig.objects, counts, DamagedChunks())
+                packs = reader.peering.packs(origin, counts)
+                assert isinstance(packs, PeerPacks)
+                packs._senders.put(pack, Peer(readers[0].address))
+                await asyncio.to_thread(packs.index, pack, range(50))
+                await reader.node.packs.index(pack, cached=False, from_origin=True)
+                parents.append(packs._parent(pack, 0))
+            assert parents == [None, Peer(readers[0].address, weight=1e-3)]
 
     asyncio.run(run())
 
