@@ -15,7 +15,7 @@ from lodefs.proxy.peers.client.request_plan import DEADLINE_S_MAX, PlanContext
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.peer_health import PeerHealth
 from lodefs.proxy.peers.recipients import Recipients
-from lodefs.proxy.peers.server import SendingLoad
+from lodefs.proxy.peers.sending_load import SendingLoad
 from lodefs.proxy.read.readahead_policy import REACH_FACTOR
 
 if TYPE_CHECKING:

@@ -27,7 +27,8 @@ from lodefs.proxy.peers import server as peer_server
 from lodefs.proxy.peers.client.peer_packs import PeerPacks
 from lodefs.proxy.peers.membership.peer import Peer, split_address
 from lodefs.proxy.peers.security.request_signing import HmacAuthenticator
-from lodefs.proxy.peers.server import SOFT_BYTES_MAX, ChunkRequest, PeerServer, SendingLoad
+from lodefs.proxy.peers.sending_load import SOFT_BYTES_MAX, SendingLoad
+from lodefs.proxy.peers.server import ChunkRequest, PeerServer
 from tests.support.proxy.cluster import (
     SECRET,
     Member,

@@ -35,7 +35,7 @@ from lodefs.proxy.peers.membership.readiness import probe
 from lodefs.proxy.peers.membership.rendezvous import rank
 from lodefs.proxy.peers.security.request_signing import HmacAuthenticator
 from lodefs.proxy.peers.security.tls import PeerTls
-from lodefs.proxy.peers.server import SendingLoad
+from lodefs.proxy.peers.sending_load import SendingLoad
 from tests.proxy.peers.certificates import Authority
 from tests.support.proxy.cluster import (
     SECRET,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lodefs.proxy.peers.server import (
+from lodefs.proxy.peers.sending_load import (
     HARD_BYTES_MAX,
     SMALL_BYTES,
     SOFT_BYTES_MAX,
