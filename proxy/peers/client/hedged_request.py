@@ -256,7 +256,7 @@ class HedgedRequest(Generic[T]):
             members = {peer.address: peer for peer in context.members()}
             named = [members[one] for one in busy.addresses if one in members]
             self._counts.add(Counter.PEER_BUSY)
-            self._plan.busy(address, named, max(busy.retry_after_s, 0.0), now_s)
+            self._plan.busy(address, named, busy.retry_after_s, now_s)
             return None
         if answer.status == 404:
             self._plan.lacking(address, now_s)

@@ -222,6 +222,15 @@ def test_an_owner_that_stays_busy_is_passed_by() -> None:
     assert way.health.usable(A.address, now_s)
 
 
+@pytest.mark.parametrize("retry_after_s", [float("nan"), float("inf"), -1e308, 0.0])
+def test_a_busy_owner_may_say_any_time(retry_after_s: float) -> None:
+    """NaN made the plan ask again at once, a thousand times, and then fail with OverflowError."""
+    way = Way()
+    assert way.next(0.0) == AskPeer(A, cached=False)
+    way.plan.busy(A.address, [], retry_after_s, 0.0)
+    assert 0.0 < way.waits(0.0) <= 5.0
+
+
 def test_slow_is_hedged_to_the_second_owners_cache() -> None:
     """In a large cluster the second owner is asked only for what it has."""
     way = Way()
