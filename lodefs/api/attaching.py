@@ -62,8 +62,8 @@ def attach_door(
 
 
 def attach_client(session: Session, say: Callable[[str], None]) -> AttachClient | None:
-    """A connection to the node's mount service, as the settings name it. None if the environment
-    says not to use it."""
+    """Returns a connection to the node's mount service, as the settings name it. None if the
+    environment says not to use it."""
     path = session.environment.get(VARIABLE, str(wire.SOCKET_DEFAULT))
     if path in ("", NONE):
         return None

@@ -28,10 +28,10 @@ def log(
     metadata: Mapping[str, str] | Iterable[str] = (),
     **where: Unpack[Where],
 ) -> Iterator[LogEntry]:
-    """The commit ``REPO[@REV]`` and its ancestors, newest first. ``first_parent``: follow only the
-    first parent of merges. ``metadata``: only commits with all of it; a mapping, or texts KEY=VALUE
-    or KEY. Commits are read lazily. ``store`` and ``session``: as for ``push``. Raises: NotFound,
-    Corrupt."""
+    """Yields the commit ``REPO[@REV]`` and its ancestors, newest first. ``first_parent``: follow
+    only the first parent of merges. ``metadata``: only commits with all of it; a mapping, or texts
+    KEY=VALUE or KEY. Commits are read lazily. ``store`` and ``session``: as for ``push``. Raises:
+    NotFound, Corrupt."""
     from lodefs.chunkstore.format.metadata import fits
     from lodefs.chunkstore.repo.history import log as commits
 
@@ -47,8 +47,9 @@ def log(
 
 
 def diff(before: str | Spec, after: str | Spec, **where: Unpack[Where]) -> Iterator[Change]:
-    """The paths that differ between ``REPO@A[:PATH]`` and ``REPO@B[:PATH]``. Equal directories are
-    not read. ``store`` and ``session``: as for ``push``. Raises: NotFound, Corrupt."""
+    """Yields the paths that differ between ``REPO@A[:PATH]`` and ``REPO@B[:PATH]``. Equal
+    directories are not read. ``store`` and ``session``: as for ``push``. Raises: NotFound,
+    Corrupt."""
     from lodefs.chunkstore.repo.history import diff as changes
     from lodefs.chunkstore.repo.history import find
 
@@ -65,8 +66,8 @@ def diff(before: str | Spec, after: str | Spec, **where: Unpack[Where]) -> Itera
 
 
 def blame(spec: str | Spec, **where: Unpack[Where]) -> Iterator[Blamed]:
-    """The commit that last changed ``REPO[@REV]:PATH``; for a directory, of each of its entries.
-    ``store`` and ``session``: as for ``push``. Raises: NotFound, Corrupt."""
+    """Yields the commit that last changed ``REPO[@REV]:PATH``; for a directory, of each of its
+    entries. ``store`` and ``session``: as for ``push``. Raises: NotFound, Corrupt."""
     from lodefs.chunkstore.repo.history import blame as blamed
 
     with opened(**where) as settings:

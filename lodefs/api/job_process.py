@@ -48,7 +48,8 @@ def _kept(become: Callable[[], NoReturn], mask: Iterable[int]) -> int:
 
 
 def _child(work: Callable[[], NoReturn]) -> int:
-    """The id of a child that calls a function and ends. It is killed when this process ends."""
+    """Returns the id of a child that calls a function and ends. It is killed when this process
+    ends."""
     parent = os.getpid()
     child = os.fork()
     if not child:
@@ -61,8 +62,8 @@ def _child(work: Callable[[], NoReturn]) -> int:
 
 
 def _wait(child: int, which: int, is_left: Callable[[], bool]) -> int:
-    """The exit code of ``child``, when it has ended and either nothing ``is_left`` or a signal
-    comes. ``which``: the children to reap, as for waitpid(2)."""
+    """Returns the exit code of ``child``, when it has ended and either nothing ``is_left`` or a
+    signal comes. ``which``: the children to reap, as for waitpid(2)."""
     code = None
     while code is None or is_left():
         waited = {*PASSED_ON, signal.SIGCHLD}

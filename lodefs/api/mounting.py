@@ -110,9 +110,9 @@ def options_of(
     proxy_unused_timeout_s: float = UNUSED_TIMEOUT_S,
     tell: Callable[[str], object] = lambda _text: None,
 ) -> MountOptions:
-    """The options of the mount's process. Starts a proxy if none runs; it ends after it was unused
-    for a time. A commit of Git is in the store then, and ``tell`` is called if that takes long.
-    Raises: NotFound, Denied, Unavailable for such a commit."""
+    """Returns the options of the mount's process. Starts a proxy if none runs; it ends after it was
+    unused for a time. A commit of Git is in the store then, and ``tell`` is called if that takes
+    long. Raises: NotFound, Denied, Unavailable for such a commit."""
     without = features.parse(session.environment.get(features.VARIABLE, ""))
     session.apply_options(proxy=session.proxy_option or requested.proxy)
     requested = _restricted(session, requested)

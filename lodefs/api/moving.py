@@ -128,7 +128,7 @@ def _way(store: Store, spec: Spec, to: str) -> _Way:
 
 
 def _found(store: Store, place: Spec) -> TreeEntry | None:
-    """The entry at a path; None if there is none, or no such branch."""
+    """Returns the entry at a path; None if there is none, or no such branch."""
     from lodefs.chunkstore.repo.history import find
 
     try:

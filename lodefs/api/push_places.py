@@ -43,7 +43,7 @@ class FileList:
     end: bytes = b"\n"
 
     def names(self) -> list[bytes]:
-        """The paths. Raises: InvalidInput for a path that is absolute or leads upwards."""
+        """Returns the paths. Raises: InvalidInput for a path that is absolute or leads upwards."""
         found: dict[bytes, None] = {}
         for line in self.stream.read().split(self.end):
             if line:
@@ -56,8 +56,9 @@ class FileList:
 
 
 def changes_for(sources: Sequence[str], place: PushPlace, is_there: IsDirectory) -> list[Change]:
-    """One change for each source: a directory, a file, or "-" for standard input. ``is_there``:
-    whether a path of the branch is a directory now. Raises: InvalidInput, NotFound."""
+    """Returns one change for each source: a directory, a file, or "-" for standard input.
+    ``is_there``: whether a path of the branch is a directory now. Raises: InvalidInput,
+    NotFound."""
     path = place.spec.path
     if len(sources) > 1:
         names = [_name_of(source) for source in sources]
@@ -76,7 +77,7 @@ def changes_for(sources: Sequence[str], place: PushPlace, is_there: IsDirectory)
 def changes_of_archives(
     words: Sequence[str], place: PushPlace, size_bytes_max: int | None
 ) -> list[Change]:
-    """One change, for archives that are unpacked into one directory. Raises: NotFound,
+    """Returns one change, for archives that are unpacked into one directory. Raises: NotFound,
     InvalidInput; what opening a URL raises."""
     from lodefs.chunkstore.push.changes.change import PutArchive
 
@@ -99,8 +100,8 @@ def _buffered(stream: BinaryIO) -> BinaryIO:
 
 
 def changes_of_list(directory: str, names: Iterable[bytes], place: PushPlace) -> list[Change]:
-    """A change for each path below ``directory``, or a URL, that a list names. Raises: NotFound;
-    InvalidInput for a path through a symlink, which may lead out of the directory."""
+    """Returns a change for each path below ``directory``, or a URL, that a list names. Raises:
+    NotFound; InvalidInput for a path through a symlink, which may lead out of the directory."""
     from lodefs.chunkstore.push.changes.change import PutLink
 
     if is_url(directory):

@@ -258,7 +258,7 @@ def _revert_message(commit: Commit, commit_id: CommitId) -> str:
 
 
 def opened_for(options: Where) -> AbstractContextManager[Session]:
-    """A session for the settings that options name, for a block."""
+    """Returns a session for the settings that options name, for a block."""
     return opened(options.get("session"), store=options.get("store"))
 
 
@@ -269,7 +269,7 @@ def push_options(
     allow_removals: bool | AllowRemovals = True,
     check: bool = False,
 ) -> PushOptions:
-    """The push options of the core library. Raises: InvalidInput."""
+    """Returns the push options of the core library. Raises: InvalidInput."""
     from lodefs.chunkstore.format.metadata import new_metadata
     from lodefs.chunkstore.push.ignore_rules import check_patterns
     from lodefs.chunkstore.push.scanner import Private
@@ -327,7 +327,7 @@ def is_directory(
 
 
 def user_name() -> str:
-    """The user's name; "unknown" for a user id without one."""
+    """Returns the user's name; "unknown" for a user id without one."""
     try:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):

@@ -55,7 +55,7 @@ class Refs:
             return _create(settings.store, self.kind, target, name, force=force)
 
     def list(self, repo: str, **where: Unpack[Where]) -> list[Ref]:
-        """All of a repository, sorted by name. Raises: NotFound."""
+        """Returns all of a repository, sorted by name. Raises: NotFound."""
         with opened(**where) as settings:
             found = settings.store.refs(repo).list(self.kind)
             if not found:

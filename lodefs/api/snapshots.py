@@ -25,7 +25,7 @@ def snapshot(
     token: str | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> Snapshot:
-    """The commit that ``REPO[@REV]`` is now; the snapshot stays at that commit.
+    """Returns the commit that ``REPO[@REV]`` is now; the snapshot stays at that commit.
 
     ``proxy``, ``store`` and ``token`` default to the settings; a proxy is started if none runs.
     ``timeout_s``: of a request, a restart of the proxy included. Raises: NotFound, Unavailable,

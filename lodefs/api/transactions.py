@@ -162,8 +162,8 @@ class Staged:
         self.staging.copy_from(spec_of(source), names_of(to))
 
     def read(self, path: str, first: int = 0, end: int | None = None) -> bytes:
-        """A file as it is staged, or its bytes [first, end), from the store. Reading a file that
-        was just written ends a pack early: do not read back each of many."""
+        """Returns a file as it is staged, or its bytes [first, end), from the store. Reading a file
+        that was just written ends a pack early: do not read back each of many."""
         entry = self.staging.item(names_of(path))
         if not isinstance(entry, TreeEntry) or entry.kind is not Kind.FILE:
             raise InvalidInput(f"{path} is not a file")
@@ -175,7 +175,7 @@ class Staged:
             return self.staging.overlay.get(names_of(path, is_root_fine=True)) is not None
 
     def names(self, path: str = "") -> list[str]:
-        """The names in a directory as it is staged."""
+        """Returns the names in a directory as it is staged."""
         found = self.staging.children(names_of(path, is_root_fine=True))
         return sorted(map(os.fsdecode, found))
 
@@ -318,8 +318,8 @@ class Transaction(Staged):
             self.__exit__(InvalidInput, InvalidInput("discarded"), None)
 
     def fork(self) -> Part:
-        """A part of the transaction for another process, on this machine or another one. It begins
-        with the changes staged now."""
+        """Returns a part of the transaction for another process, on this machine or another one. It
+        begins with the changes staged now."""
         with self.staging.in_use():
             root = self.staging.store_root()
             self._push_session.begin()
@@ -459,8 +459,8 @@ class DetachedTransaction:
     metadata: Metadata
 
     def fork(self) -> Part:
-        """A part for one task, as ``Transaction.fork`` makes it; it begins with the base. Raises:
-        Conflict if the transaction is over."""
+        """Returns a part for one task, as ``Transaction.fork`` makes it; it begins with the base.
+        Raises: Conflict if the transaction is over."""
         with opened(None, store=self.store_url) as settings:
             store = settings.store
             self._require_open(store)

@@ -124,8 +124,9 @@ def undelete(target: str | Target, *, empty: bool = False, **where: Unpack[Where
 
 
 def deleted(**where: Unpack[Where]) -> list[DeletedItem]:
-    """Everything that is deleted, as far as the store remembers it: repositories, and branches and
-    tags of the others. Takes some requests for each. ``store`` and ``session``: as for ``push``."""
+    """Returns everything that is deleted, as far as the store remembers it: repositories, and
+    branches and tags of the others. Takes some requests for each. ``store`` and ``session``: as for
+    ``push``."""
     found: list[DeletedItem] = []
     with opened(**where) as settings:
         place = settings.store
@@ -149,8 +150,9 @@ def deleted(**where: Unpack[Where]) -> list[DeletedItem]:
 def du(
     target: str | Target | None = None, *, progress: Progress | None = None, **where: Unpack[Where]
 ) -> StoreAccount | RevisionAccount:
-    """The size of each repository of the store, with the one whose deletion frees most first; with
-    ``REPO``, of that one alone; with ``REPO@REV``, of that revision. Sizes are in bytes.
+    """Returns the size of each repository of the store, with the one whose deletion frees most
+    first; with ``REPO``, of that one alone; with ``REPO@REV``, of that revision. Sizes are in
+    bytes.
 
     ``progress`` is updated during the call. ``store`` and ``session``: as for ``push``. It reads
     all commits and directories of the store, and no data. Raises: NotFound, Corrupt, InvalidInput.

@@ -102,7 +102,7 @@ class Warm:
             return follower.cancel()
 
     def jobs(self, **where: Unpack[NodeWhere]) -> list[WarmStatus]:
-        """The jobs of the proxy, the newest first. Raises: Unavailable."""
+        """Returns the jobs of the proxy, the newest first. Raises: Unavailable."""
         with opened(**where) as settings:
             calls = _client(settings, running_proxy(settings))
             return calls.call(WarmJobs, "GET", WARM).jobs
@@ -114,7 +114,7 @@ warm = Warm()
 def request_of(
     spec: Spec, paths: Sequence[str | bytes] | None, *, pin_s: int = 0, all_nodes: bool = False
 ) -> WarmRequest:
-    """The request to the proxy. Raises: InvalidInput for an empty list, or a list with a
+    """Returns the request to the proxy. Raises: InvalidInput for an empty list, or a list with a
     pattern."""
     from lodefs.proxy.warm.path_patterns import is_glob
 
@@ -142,7 +142,7 @@ def request_of(
 
 
 def checked(status: WarmStatus) -> WarmStatus:
-    """The status of a job that has ended well. Raises: the first error of a failed job."""
+    """Returns the status of a job that has ended well. Raises: the first error of a failed job."""
     if status.state == "done":
         return status
     if not status.errors:
@@ -197,7 +197,7 @@ class Follower:
         return status
 
     def follow(self, job_id: str, progress: Progress) -> WarmStatus:
-        """The job's last status. Raises: NotFound, Unavailable."""
+        """Returns the job's last status. Raises: NotFound, Unavailable."""
         self.job_id = job_id
         pause_s = POLL_S_MIN
         answered_s = self._clock_s()
@@ -232,7 +232,7 @@ class Follower:
             return self.start()
 
     def status(self) -> WarmStatus:
-        """The job's status. Raises: NotFound, Unavailable."""
+        """Returns the job's status. Raises: NotFound, Unavailable."""
         return self._calls.call(WarmStatus, "GET", f"{WARM}/{self.job_id}")
 
     def cancel(self) -> WarmStatus:

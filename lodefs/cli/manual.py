@@ -59,7 +59,7 @@ def _options(command: click.Command, ctx: click.Context) -> Iterator[str]:
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    """The paragraphs of a help text. Lines after ``\\b`` keep their line breaks."""
+    """Yields the paragraphs of a help text. Lines after ``\\b`` keep their line breaks."""
     for paragraph in re.split(r"\n\s*\n", text.strip("\n").replace("\f", "")):
         lines = [line.strip() if "\b" not in paragraph else line for line in paragraph.splitlines()]
         if lines and lines[0].strip() == "\b":

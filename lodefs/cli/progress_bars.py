@@ -101,8 +101,8 @@ def _update(bar: Bar, task: TaskID, progress: Progress) -> None:
 def progress_text(
     progress: Progress, rate: float | None, left_s: float | None, room_chars: int
 ) -> str:
-    """Text such as ``1,024/17,614 files  12.0 MiB/300.0 MiB  8.0 MiB/s  left 0:00:36``: all that is
-    known and fits. ``rate``: bytes a second."""
+    """Returns text such as ``1,024/17,614 files  12.0 MiB/300.0 MiB  8.0 MiB/s  left 0:00:36``: all
+    that is known and fits. ``rate``: bytes a second."""
     by_weight = {
         "amount": _part(progress.bytes_done, progress.bytes_total, size),
         "left": f"left {timedelta(seconds=math.ceil(left_s))}" if left_s else "",
@@ -120,7 +120,7 @@ def progress_text(
 
 
 def _part(done: int, total: int, show: Callable[[int], str], unit: str = "") -> str:
-    """``3/7 files``; without a total ``3 files``; nothing if neither is known."""
+    """Returns ``3/7 files``; without a total ``3 files``; nothing if neither is known."""
     if not done and not total:
         return ""
     return show(done) + (f"/{show(total)}" if total else "") + unit

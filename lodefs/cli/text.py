@@ -28,16 +28,16 @@ _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def escaped(name: bytes | str) -> str:
-    """A name (bytes) or a text in a form that is safe on a terminal, on one line: see safe_text.
-    In names, a backslash becomes two, so that no two names look alike."""
+    """Returns a name (bytes) or a text in a form that is safe on a terminal, on one line: see
+    safe_text. In names, a backslash becomes two, so that no two names look alike."""
     if isinstance(name, bytes):
         name = name.decode("utf-8", "surrogateescape").replace("\\", "\\\\")
     return safe_text.escaped(name)
 
 
 def without_keys(message: str) -> str:
-    """An error's message in the words of the glossary. Keys of objects and whole ids of packs and
-    chunks are left out: they help only those who look into the store (LODEFS_DEBUG)."""
+    """Returns an error's message in the words of the glossary. Keys of objects and whole ids of
+    packs and chunks are left out: they help only those who look into the store (LODEFS_DEBUG)."""
     for pattern, words in _KEYS:
         message = pattern.sub(words, message)
     return message
@@ -52,12 +52,13 @@ def way_out(error: LodefsError) -> list[str]:
 
 
 def escaped_lines(text: str) -> list[str]:
-    """The lines of a longer text, such as a commit's message, each safe on a terminal."""
+    """Returns the lines of a longer text, such as a commit's message, each safe on a terminal."""
     return [escaped(line) for line in text.splitlines()]
 
 
 def percent_encoded(path: bytes) -> str:
-    """A path for JSON, percent-encoded as in the proxy's URLs, so that any bytes survive."""
+    """Returns a path for JSON, percent-encoded as in the proxy's URLs, so that any bytes
+    survive."""
     return quote_from_bytes(path)
 
 
@@ -74,10 +75,10 @@ def size(size_bytes: int) -> str:
 
 
 def count(number: int, what: str) -> str:
-    """``1 file``, ``17,614 files``."""
+    """Returns ``1 file``, ``17,614 files``."""
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
 
 
 def time(time_s: int) -> str:
-    """A Unix time as ``2024-05-01 12:00:00 UTC``, or the number if no calendar has it."""
+    """Returns a Unix time as ``2024-05-01 12:00:00 UTC``, or the number if no calendar has it."""
     return utc_text(time_s)

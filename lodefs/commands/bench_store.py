@@ -88,7 +88,7 @@ def _require_directory(url: str) -> None:
 
 
 def _objects(session: Session, url: str) -> ObjectStore:
-    """The store, without retries and with room for all requests at once."""
+    """Returns the store, without retries and with room for all requests at once."""
     from lodefs.bench_store import CONCURRENCIES
     from lodefs.chunkstore.objects.open_url import StoreOptions, open_objects
 
@@ -111,7 +111,7 @@ def _objects(session: Session, url: str) -> ObjectStore:
 
 
 def as_object(found: Measured, follows: Advice) -> dict[str, object]:
-    """The measurement as JSON, for scripts."""
+    """Returns the measurement as JSON, for scripts."""
     import msgspec
 
     recommended = {"fetch_concurrency": follows.fetch_concurrency, "reasons": follows.reasons}
@@ -119,7 +119,7 @@ def as_object(found: Measured, follows: Advice) -> dict[str, object]:
 
 
 def shown(found: Measured, follows: Advice) -> list[tuple[str, str]]:
-    """The measurement as lines of a name and a value, for people."""
+    """Returns the measurement as lines of a name and a value, for people."""
     lines = [
         ("store", text.escaped(found.store)),
         ("first byte", f"{_ms(found.first_byte_s)} (the longest {_ms(found.first_byte_worst_s)})"),

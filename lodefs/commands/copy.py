@@ -354,8 +354,8 @@ def _read(file: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def _written(file: str) -> Iterator[BinaryIO]:
-    """A new file, which appears under its name only when it is complete. A process that is killed
-    leaves a file of another name, which disturbs nobody."""
+    """Yields a new file, which appears under its name only when it is complete. A process that is
+    killed leaves a file of another name, which disturbs nobody."""
     if file == STDIO:
         if sys.stdout.isatty():
             raise InvalidInput(

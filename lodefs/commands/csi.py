@@ -177,7 +177,7 @@ def _session_of(
 
 
 def _socket_path(endpoint: str) -> Path:
-    """The path in ``unix:///PATH``, ``unix:/PATH`` or ``/PATH``. Raises: InvalidInput."""
+    """Returns the path in ``unix:///PATH``, ``unix:/PATH`` or ``/PATH``. Raises: InvalidInput."""
     path = endpoint.removeprefix("unix://") if endpoint.startswith("unix://") else ""
     path = path or endpoint.removeprefix("unix:")
     if not path.startswith("/"):

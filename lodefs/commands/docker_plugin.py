@@ -113,7 +113,7 @@ def _writer(session: Session, state: Path, mounter: Path | None) -> VolumeWriter
 def open_service(
     session: Session, state: Path, mounter: Path | None, idle_s: float
 ) -> Iterator[tuple[MountService, Callable[[], None]]]:
-    """The mount service at a socket, or one in this process, and a function that starts its
+    """Yields the mount service at a socket, or one in this process, and a function that starts its
     upkeep."""
     from lodefs.mount.service.client import RemoteMounts
     from lodefs.mount.service.hosted import hosted
@@ -132,7 +132,8 @@ def open_service(
 
 
 def split_url(session: Session, url: str) -> tuple[str, str]:
-    """The store and the repository of a URL that names both. See lodefs.proxies.store_url."""
+    """Returns the store and the repository of a URL that names both. See
+    lodefs.proxies.store_url."""
     from lodefs.proxies import store_url  # boto3 comes with it
     from lodefs.proxies.own_proxy import node_proxy
 

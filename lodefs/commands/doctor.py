@@ -49,7 +49,8 @@ def doctor(session: Session, as_json: bool = cli.JSON) -> None:
 
 
 def _settings(session: Session) -> tuple[Config | None, tuple[str, ...]]:
-    """The settings of this node's proxy (None without a store), and what is wrong with them."""
+    """Returns the settings of this node's proxy (None without a store), and what is wrong with
+    them."""
     from lodefs.commands.serve import settings
     from lodefs.proxy.config import Config
 
@@ -62,14 +63,14 @@ def _settings(session: Session) -> tuple[Config | None, tuple[str, ...]]:
 
 
 def lines(finding: Finding) -> list[str]:
-    """A finding for people: what was seen, and below it how to fix it."""
+    """Returns a finding for people: what was seen, and below it how to fix it."""
     first = f"{finding.state:<9} {finding.check:<{NAME_CHARS}} {text.escaped(finding.saw)}"
     mend = [f"{_INDENT}{'':<{NAME_CHARS}} -> {text.escaped(finding.mend)}"] if finding.mend else []
     return [first, *mend]
 
 
 def as_object(finding: Finding) -> dict[str, object]:
-    """A finding as JSON, for scripts."""
+    """Returns a finding as JSON, for scripts."""
     return {
         "check": finding.check,
         "state": str(finding.state),
@@ -79,7 +80,7 @@ def as_object(finding: Finding) -> dict[str, object]:
 
 
 def summary(states: Counter[State]) -> str:
-    """The number of findings of each state, in one line."""
+    """Returns the number of findings of each state, in one line."""
     from lodefs.doctor.check import State
 
     faults, warnings = (text.count(states[one], one) for one in (State.FAULT, State.WARNING))

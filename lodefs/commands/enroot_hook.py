@@ -105,8 +105,8 @@ def _wanted(environment: Mapping[str, str]) -> str:
 
 
 def inside(root: str, directory: str) -> str:
-    """The path on the host of a directory in the container whose root is ``root``. Symlinks and
-    ".." do not lead out of it. Missing names are kept. Raises: InvalidInput for a loop."""
+    """Returns the path on the host of a directory in the container whose root is ``root``. Symlinks
+    and ".." do not lead out of it. Missing names are kept. Raises: InvalidInput for a loop."""
     todo, place, links = directory.split("/")[::-1], list[str](), 0
     while todo:
         name = todo.pop()
@@ -154,12 +154,12 @@ def _install(environment: Mapping[str, str]) -> Path:
 
 
 def script(program: str) -> str:
-    """The hook's script, which calls this lodefs."""
+    """Returns the hook's script, which calls this lodefs."""
     return SCRIPT.replace("PROGRAM", program)
 
 
 def _program() -> str:
-    """The command line of this program, which a shell can call from any directory."""
+    """Returns the command line of this program, which a shell can call from any directory."""
     found = shutil.which(sys.argv[0])
     if found is not None and os.path.basename(found) == "lodefs":
         return shlex.quote(os.path.abspath(found))

@@ -127,7 +127,7 @@ def _json_of(result: CollectResult, *, dry_run: bool) -> dict[str, object]:
 
 
 def _lines(result: CollectResult, *, dry_run: bool) -> list[str]:
-    """The result as lines for people; with ``dry_run``, what would happen."""
+    """Returns the result as lines for people; with ``dry_run``, what would happen."""
     delete, tombstone = ("to delete", "to tombstone") if dry_run else ("deleted", "tombstoned")
     used = text.count(result.used_packs, "pack")
     commits = text.count(result.used_commits, "commit")

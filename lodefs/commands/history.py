@@ -213,7 +213,7 @@ def _of_mount(session: Session, directory: str) -> Iterator[Difference]:
 
 
 def what_of(change: Difference) -> str:
-    """The key of a kind of difference in JSON."""
+    """Returns the key of a kind of difference in JSON."""
     return change.what.value if isinstance(change, Change) else "renamed"
 
 
@@ -256,7 +256,7 @@ def _show(change: Difference, packs: PackReader | None, *, name_only: bool, as_j
 
 
 def difference_line_of(change: Difference) -> str:
-    """One path that differs, as a line for people."""
+    """Returns one path that differs, as a line for people."""
     path = text.escaped(change.path)
     if not isinstance(change, Change):
         return f"R  {text.escaped(change.source)} -> {path}"
@@ -264,7 +264,7 @@ def difference_line_of(change: Difference) -> str:
 
 
 def difference_json_of(change: Difference) -> dict[str, object]:
-    """One path that differs, as JSON for scripts."""
+    """Returns one path that differs, as JSON for scripts."""
     path = text.percent_encoded(change.path)
     found: dict[str, object] = {"change": what_of(change), "path": path}
     if not isinstance(change, Change):
@@ -274,7 +274,7 @@ def difference_json_of(change: Difference) -> dict[str, object]:
 
 
 def _patch_lines(change: Change, found: ContentDiff) -> list[str]:
-    """The patch for people and for patch(1), which ignores the line above it."""
+    """Returns the patch for people and for patch(1), which ignores the line above it."""
     if found.not_shown:
         return [f"   {found.not_shown}: its lines are not shown"]
     if not found.lines:

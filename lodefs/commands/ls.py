@@ -58,7 +58,7 @@ def _list_repos(session: Session, *, as_json: bool) -> None:
 
 
 def json_of(path: bytes, entry: TreeEntry) -> dict[str, object]:
-    """An entry as JSON, for scripts."""
+    """Returns an entry as JSON, for scripts."""
     found: dict[str, object] = {
         "path": text.percent_encoded(path),
         "kind": entry.kind.name.lower(),

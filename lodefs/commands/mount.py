@@ -262,8 +262,8 @@ def _check_take_over(session: Session, overrides: Mapping[str, object], log_path
 def _requested(
     session: Session, file: Path | None, spec: Spec | None, directory: str | None
 ) -> MountFile:
-    """The mount that the user asks for. With --from, the mount uses the proxy that the file names,
-    or the node's. That proxy may not run yet, and none is started for it."""
+    """Returns the mount that the user asks for. With --from, the mount uses the proxy that the file
+    names, or the node's. That proxy may not run yet, and none is started for it."""
     if file is not None:
         if spec is not None:
             raise click.UsageError(

@@ -112,7 +112,7 @@ def _told(directory: str, done: WritableUnmounted) -> Unmounted:
 
 
 def _users(done: Unmounted) -> str:
-    """The processes that use a mount, as far as this user may see them."""
+    """Returns the processes that use a mount, as far as this user may see them."""
     if not done.users:
         return " (by a process that this user cannot see, or in another mount namespace)"
     shown = [f"{text.escaped(user.name)} (process {user.pid})" for user in done.users]
@@ -167,14 +167,14 @@ class MountListing(NamedTuple):
     proxy_answers: bool | None
 
     def line(self, session: Session) -> str:
-        """A line for people."""
+        """Returns a line for people."""
         line = line_of(self.mounted, self.branch)
         if self.state is None or self.proxy_answers is not False:
             return line
         return f"{line}, {_proxy_gone(session, self.mounted, self.state.proxy)}"
 
     def as_json(self) -> dict[str, object]:
-        """An object for scripts."""
+        """Returns an object for scripts."""
         state = self.state
         traffic = None if state is None else state.traffic
         return {
@@ -187,7 +187,8 @@ class MountListing(NamedTuple):
 
 
 def mount_listings(session: Session) -> list[MountListing]:
-    """The mounts that this process sees, and whether their proxies answer. Asks each proxy once."""
+    """Returns the mounts that this process sees, and whether their proxies answer. Asks each proxy
+    once."""
     from lodefs.api.writing.writable import branch_of
     from lodefs.proxies.own_proxy import ready
 
@@ -202,7 +203,7 @@ def mount_listings(session: Session) -> list[MountListing]:
 
 
 def _state(mounted: Mounted) -> State | None:
-    """The state that a mount's process reports; None without a report."""
+    """Returns the state that a mount's process reports; None without a report."""
     if mounted.pid:
         with suppress(LodefsError):
             return state_of(mounted.mountpoint)
@@ -220,7 +221,7 @@ def _proxy_gone(session: Session, mounted: Mounted, proxy: str) -> str:
 
 
 def line_of(mounted: Mounted, branch: str = "", *, is_listed: bool = True) -> str:
-    """A mount, for people. Only a list says why lodefs reads large files, since that is no
+    """Returns a mount, for people. Only a list says why lodefs reads large files, since that is no
     fault."""
     shown = _shown(mounted.repo, branch, mounted.commit, mounted.path)
     state = (
@@ -254,7 +255,7 @@ def _read_path(passthrough: str) -> str:
 
 
 def json_of(mounted: Mounted) -> dict[str, object]:
-    """A mount as JSON, for scripts."""
+    """Returns a mount as JSON, for scripts."""
     return {
         "mountpoint": text.percent_encoded(os.fsencode(mounted.mountpoint)),
         "repo": mounted.repo,
@@ -268,14 +269,14 @@ def json_of(mounted: Mounted) -> dict[str, object]:
 
 
 def line_of_writable(record: Record, place: str) -> str:
-    """A writable mount for people, whether it is mounted or not."""
+    """Returns a writable mount for people, whether it is mounted or not."""
     shown = _shown(record.repo, record.branch, record.commit, record.path)
     where = text.escaped(place)
     return f"{text.escaped(record.mountpoint)}  {shown}  writable, changes in {where}"
 
 
 def json_of_writable(record: Record, place: str) -> dict[str, object]:
-    """A writable mount as JSON, for scripts."""
+    """Returns a writable mount as JSON, for scripts."""
     return {
         "mountpoint": text.percent_encoded(os.fsencode(record.mountpoint)),
         "repo": record.repo,

@@ -60,7 +60,7 @@ def profile(
 
 
 def lines(found: Profile) -> list[str]:
-    """The profile as lines for people."""
+    """Returns the profile as lines for people."""
     place = text.escaped(unquote_to_bytes(found.mountpoint))
     shown = [f"{place}  {found.repo}@{found.commit[:12]}  {found.seconds:.1f} s", ""]
     shown += [f"=> {text.escaped(one)}" for one in found.advice]

@@ -221,7 +221,8 @@ def _push_unpacked(
 
 
 def _patterns(words: Sequence[str], files: Sequence[BinaryIO]) -> list[bytes]:
-    """The patterns of the files and, after them, those of options, since the last match counts."""
+    """Returns the patterns of the files and, after them, those of options, since the last match
+    counts."""
     lines = [line.removesuffix(b"\r") for file in files for line in file.read().split(b"\n")]
     written = [line for line in lines if line.strip() and not line.startswith(b"#")]
     return written + [os.fsencode(word) for word in words]

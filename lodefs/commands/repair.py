@@ -119,7 +119,7 @@ def index(
 
 
 def _source(session: Session, place: str) -> RepairSource:
-    """The source at a URL or path. Raises: InvalidInput, NotFound."""
+    """Returns the source at a URL or path. Raises: InvalidInput, NotFound."""
     from lodefs.chunkstore.format import keys
     from lodefs.chunkstore.format.chunking import ChunkingParams
     from lodefs.chunkstore.nodecache.layout import VERSION_FILE
@@ -148,7 +148,7 @@ def _source(session: Session, place: str) -> RepairSource:
 
 
 def _proxy_source(session: Session, url: str) -> RepairSource:
-    """The proxy at an address. Raises: InvalidInput, Unavailable, Denied."""
+    """Returns the proxy at an address. Raises: InvalidInput, Unavailable, Denied."""
     from lodefs.chunkstore.protocol.connection import parse_address
     from lodefs.chunkstore.protocol.read_client import Client
     from lodefs.chunkstore.repair.sources.proxy_source import ProxySource

@@ -95,7 +95,7 @@ def rename(
 
 
 def _rules_that_change(patterns: Iterable[str], old: str, new: str) -> list[str]:
-    """The patterns that decide about one of the names, and not about the other."""
+    """Returns the patterns that decide about one of the names, and not about the other."""
     patterns = list(patterns)
     deciding = [
         max((one for one in patterns if fnmatchcase(name, one)), key=len, default=None)

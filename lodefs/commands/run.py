@@ -182,7 +182,7 @@ def _told(one: Ended, code: int) -> list[str]:
 
 
 def _split(words: Sequence[str]) -> tuple[list[Dataset], list[str]]:
-    """The datasets, and the command. Before ``--`` there are only datasets."""
+    """Returns the datasets, and the command. Before ``--`` there are only datasets."""
     end = words.index("--") if "--" in words else -1
     if end < 0 or not all(map(is_dataset, words[:end])):
         end = next((n for n, word in enumerate(words) if not is_dataset(word)), len(words))

@@ -50,7 +50,7 @@ def serve(session: Session, **options: object) -> None:
 
 
 def settings(session: Session, options: dict[str, object]) -> dict[str, object]:
-    """The proxy's settings: of the config file, overridden by options."""
+    """Returns the proxy's settings: of the config file, overridden by options."""
     s3 = session.config.s3
     found: dict[str, object] = {
         **session.config.serve,

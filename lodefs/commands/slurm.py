@@ -339,7 +339,8 @@ def _mounts(
 
 
 def _group_of(uid: int) -> int:
-    """The group of a user; the number itself of one without an account, who gets no mounts."""
+    """Returns the group of a user; the number itself of one without an account, who gets no
+    mounts."""
     with suppress(KeyError):
         return pwd.getpwuid(uid).pw_gid
     return uid

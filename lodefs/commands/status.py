@@ -61,7 +61,7 @@ def status(
 
 
 def figures(answer: Mapping[str, object]) -> list[tuple[str, str]]:
-    """The figures of /status that people want to see. Missing ones are left out."""
+    """Returns the figures of /status that people want to see. Missing ones are left out."""
     known = _node_of(answer)
     found = [(name, str(known[name])) for name in ("store", "cache") if name in known]
     if known.get("store_replaced") is True:
@@ -94,7 +94,7 @@ def figures(answer: Mapping[str, object]) -> list[tuple[str, str]]:
 
 
 def _recovery(known: Mapping[str, object]) -> list[tuple[str, str]]:
-    """The progress of the check after a power cut, until it is done."""
+    """Returns the progress of the check after a power cut, until it is done."""
     total, done = known.get("recovery_bytes"), known.get("recovery_bytes_done")
     if not isinstance(total, int) or not isinstance(done, int) or done >= total:
         return []
@@ -124,8 +124,8 @@ def _scrub(known: Mapping[str, object]) -> list[tuple[str, str]]:
 
 
 def cluster(answer: Mapping[str, object]) -> list[tuple[str, str]]:
-    """The cluster's nodes in /status: how many there are and how many are well, then each of them;
-    if there are many, only those that are not well. Nothing without a cluster."""
+    """Returns the cluster's nodes in /status: how many there are and how many are well, then each
+    of them; if there are many, only those that are not well. Nothing without a cluster."""
     peers = _node_of(answer).get("peers")
     nodes = [one for one in peers if isinstance(one, dict)] if isinstance(peers, list) else []
     if not nodes:

@@ -181,7 +181,7 @@ def _verify_cache(
 
 
 def line_of(damage: Damage) -> str:
-    """One damage, for people: cache file, place, chunk, problem, dataset files."""
+    """Returns one damage, for people: cache file, place, chunk, problem, dataset files."""
     where = f"{damage.path}: {damage.size_bytes} bytes at {damage.offset}"
     chunk = f", chunk {damage.chunk.hex()}" if damage.chunk else ""
     of = "; of " + ", ".join(map(str, damage.names)) if damage.names else ""
@@ -237,7 +237,8 @@ POLL_S = 0.2
 
 
 def node_cache_dir(session: Session) -> Path:
-    """The cache of the running proxy, else of the settings, else of the user's own proxy."""
+    """Returns the cache of the running proxy, else of the settings, else of the user's own
+    proxy."""
     from lodefs.proxies.own_proxy import ask, own_proxy, running_proxy
     from lodefs.proxy.config import CACHE_DIR_DEFAULT
 

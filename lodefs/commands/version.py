@@ -20,5 +20,5 @@ def version(
 
 
 def number() -> str:
-    """The installed version; "unknown" in a checkout that is not installed."""
+    """Returns the installed version; "unknown" in a checkout that is not installed."""
     return installed_version() or "unknown"

@@ -181,7 +181,7 @@ def _write(status: WarmStatus, *, as_json: bool) -> None:
 
 
 def line_of(status: WarmStatus) -> str:
-    """A job for people, in one line."""
+    """Returns a job for people, in one line."""
     what = text.escaped(f"{status.repo}@{status.commit[:12]}")
     files = text.count(status.files_done, "file")
     amount = f"{files}, {text.size(status.bytes_done)}, {text.size(status.fetched_bytes)} of it new"
@@ -244,7 +244,7 @@ def _request(spec: str | None, *, everything: bool, pins_only: bool, dry_run: bo
 
 
 def lines_of(view: EvictView, what: str, *, pins_only: bool) -> list[str]:
-    """The result, for people. ``what`` was to be removed; "": everything."""
+    """Returns the result, for people. ``what`` was to be removed; "": everything."""
     removed = "would remove" if view.dry_run else "removed"
     lines = [f"{removed} the pin {pin_line(pin)}" for pin in view.pins]
     if pins_only:
@@ -289,7 +289,7 @@ def _show(found: Sequence[PinView]) -> None:
 
 
 def pin_line(pin: PinView) -> str:
-    """A pin in one line."""
+    """Returns a pin in one line."""
     what = f":{text.escaped(decoded(pin.what))}" if pin.what else ""
     state = "" if pin.is_complete else ", not complete"
     state += f", for {text.escaped(', '.join(pin.owners))}" if pin.owners else ""

@@ -490,7 +490,7 @@ Info = dict[str, Any]
 
 
 def infos_of(snapshot: Snapshot, path: str, inner: bytes, nodes: list[Entry]) -> Iterator[Info]:
-    """fsspec's records for the entries of a directory."""
+    """Yields fsspec's records for the entries of a directory."""
     prefix = inner + b"/" if inner else b""
     for node in nodes:
         name = f"{path}/{node.name.decode('utf-8', 'surrogateescape')}"
@@ -501,8 +501,8 @@ def infos_of(snapshot: Snapshot, path: str, inner: bytes, nodes: list[Entry]) ->
 
 
 def info_of(snapshot: Snapshot, name: str, inner: bytes, node: Entry) -> Info:
-    """fsspec's record for an entry. A symlink looks like its target; one that leads out of the
-    snapshot has the type "other"."""
+    """Returns fsspec's record for an entry. A symlink looks like its target; one that leads out of
+    the snapshot has the type "other"."""
     if node.kind != _SYMLINK:
         return _plain_info(snapshot, name, node)
     target = snapshot.entries.target(inner, node)

@@ -196,7 +196,7 @@ class Circumstances(msgspec.Struct, frozen=True):
 
 
 def advice(shares: Shares, reads: ReadPattern, around: Circumstances) -> list[str]:
-    """Advice as sentences, the most important one first."""
+    """Returns advice as sentences, the most important one first."""
     layer = named(shares)
     waits = 1.0 - shares[Layer.JOB]
     if not around.requests and not around.passthrough_opens and waits < SEEN_SHARE:
@@ -246,9 +246,9 @@ def _way_out(layer: Layer, around: Circumstances, reads: ReadPattern) -> str:
 
 
 def warm_s(around: Circumstances, reads: ReadPattern) -> float | None:
-    """Roughly how long `lodefs warm` takes for the part of the dataset that is probably missing,
-    judged by what was read. Reads in order show the store's rate; scattered reads only show how
-    long the store takes to begin. None if it is unknown."""
+    """Returns roughly how long `lodefs warm` takes for the part of the dataset that is probably
+    missing, judged by what was read. Reads in order show the store's rate; scattered reads only
+    show how long the store takes to begin. None if it is unknown."""
     if not around.dataset_bytes or not around.store_bytes_per_s or not reads.store_reads:
         return None
     missing_bytes = around.dataset_bytes * reads.store_bytes / reads.read_bytes

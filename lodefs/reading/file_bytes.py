@@ -198,7 +198,7 @@ def _fill(part: memoryview, file: OpenFile, offset: int) -> bool:
 
 
 def bounds(span: Span, size_bytes: int) -> tuple[int, int]:
-    """First byte and end of a range in a file, as for a slice."""
+    """Returns first byte and end of a range in a file, as for a slice."""
     first, end, _ = slice(*span).indices(size_bytes)
     return first, end
 

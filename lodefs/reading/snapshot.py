@@ -138,7 +138,7 @@ class Snapshot:
         return self.bytes.read_many([(node, span) for span in ranges])
 
     def read_files(self, paths: Sequence[str]) -> builtins.list[bytes]:
-        """Several whole files. What is not on the node is fetched in parallel.
+        """Returns several whole files. What is not on the node is fetched in parallel.
 
         Raises what ``read`` raises.
         """

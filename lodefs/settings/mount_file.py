@@ -133,7 +133,7 @@ def _id(kind: str, find: Callable[[str], int]) -> Callable[[object], int]:
 
 
 def _mode(value: object) -> int:
-    """Permission bits: 0o550 or "0550"."""
+    """Returns permission bits: 0o550 or "0550"."""
     try:
         mode = int(value, 8) if isinstance(value, str) else value
     except ValueError:

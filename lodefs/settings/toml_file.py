@@ -122,7 +122,7 @@ def seconds(least: float, most: float) -> Callable[[object], float]:
 
 
 def error_for(text: str, path: str, mistakes: Iterable[tuple[str, str]]) -> InvalidInput:
-    """One error for all mistakes; each is a key and what is wrong with it."""
+    """Returns one error for all mistakes; each is a key and what is wrong with it."""
     places = [f"{path}:{line_of(text, key)}: {key}: {what}" for key, what in mistakes]
     return InvalidInput("; ".join(places))
 

@@ -121,6 +121,6 @@ def _matching(
 
 
 def _file(snapshot: Snapshot, path: bytes, node: Entry) -> list[tuple[bytes, int]]:
-    """Path and size of a file, or of a symlink to one; nothing for other entries."""
+    """Returns path and size of a file, or of a symlink to one; nothing for other entries."""
     target = node if node.kind == _FILE else snapshot.entries.target(path, node)
     return [(path, target.size_bytes)] if target is not None and target.kind == _FILE else []

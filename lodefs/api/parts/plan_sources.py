@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 def source_of(
     sources: Mapping[str, SourceSettings], named: str | os.PathLike[str] | None, plan: PushPlan
 ) -> bytes:
-    """The real path or the URL that a task of a plan reads. ``sources`` are those of this machine's
-    settings; ``named`` is the only source that the task may read (None: any).
+    """Returns the real path or the URL that a task of a plan reads. ``sources`` are those of this
+    machine's settings; ``named`` is the only source that the task may read (None: any).
 
     Raises: InvalidInput, which names both, for a plan of another source than ``named``, or whose
     objects lie elsewhere by the settings; what the source raises when it is opened.

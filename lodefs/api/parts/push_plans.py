@@ -126,7 +126,7 @@ def status_of(name: str, *, store: str | None = None, session: Session | None = 
 
 
 def branch_of(name: str, *, session: Session) -> Spec:
-    """The branch that a plan is for."""
+    """Returns the branch that a plan is for."""
     from lodefs.chunkstore.push.parts.plan import open_plan
 
     plan = open_plan(session.store, name).plan
@@ -248,7 +248,7 @@ def _done(
 
 
 def _absolute(source: str) -> str:
-    """A source as processes in other directories name it."""
+    """Returns a source as processes in other directories name it."""
     from lodefs.chunkstore.push.source_directory import real_root
 
     return os.fsdecode(real_root(source))

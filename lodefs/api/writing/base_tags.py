@@ -22,9 +22,9 @@ _UNFIT = re.compile(r"[^A-Za-z0-9._-]")
 
 
 def name_for(session: Session, place: UpperPlace, record: Record) -> str:
-    """The tag for the base of a place's changes; "" if the repository keeps its whole history, or
-    the store cannot be asked. Changes keep their tag when the host gets another name, as each pod
-    has one, and when the store is away."""
+    """Returns the tag for the base of a place's changes; "" if the repository keeps its whole
+    history, or the store cannot be asked. Changes keep their tag when the host gets another name,
+    as each pod has one, and when the store is away."""
     if record.tag or not session.has_store:
         return record.tag
     with suppress(LodefsError):

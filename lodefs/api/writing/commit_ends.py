@@ -25,7 +25,7 @@ from lodefs.settings.session import Session
 
 
 def mounter_of(session: Session) -> tuple[str | None, Mounter]:
-    """A token, and the function that mounts a snapshot."""
+    """Returns a token, and the function that mounts a snapshot."""
     token = session.environment.get("LODEFS_TOKEN") or None
     return token, partial(mounter.mount, fork=True)
 
@@ -50,8 +50,8 @@ def go_on(session: Session, place: UpperPlace, record: Record, commit: str, at: 
 
 
 def _tagged(session: Session, place: UpperPlace, record: Record, commit: str, repo: str) -> Record:
-    """The record of a place, whose tag now keeps a commit. Its name is recorded before there is
-    one. A user who may make no tags has the grace time of gc, as after the mount."""
+    """Returns the record of a place, whose tag now keeps a commit. Its name is recorded before
+    there is one. A user who may make no tags has the grace time of gc, as after the mount."""
     tag = record.tag or base_tags.name_for(session, place, record)  # there may be a policy now
     if tag != record.tag:
         record = msgspec.structs.replace(record, tag=tag)
@@ -65,9 +65,9 @@ def _tagged(session: Session, place: UpperPlace, record: Record, commit: str, re
 
 
 def settled(session: Session, place: UpperPlace, record: Record) -> Record:
-    """The record of a place without a commit under way: continues from an interrupted commit if it
-    was made, and forgets it if not. The caller has locked the place. Raises the store's errors, and
-    what ``go_on`` raises."""
+    """Returns the record of a place without a commit under way: continues from an interrupted
+    commit if it was made, and forgets it if not. The caller has locked the place. Raises the
+    store's errors, and what ``go_on`` raises."""
     noted = record.noted
     if noted is None:
         return record

@@ -125,7 +125,7 @@ def mount_writable(
 
 
 def place_of(session: Session, directory: str) -> UpperPlace:
-    """The place of a writable mount, mounted or not. Raises: NotFound."""
+    """Returns the place of a writable mount, mounted or not. Raises: NotFound."""
     mountpoint = canonical(directory)
     state = upper_place.state_directory(session.environment)
     found = upper_place.find(state, mountpoint)
@@ -147,8 +147,8 @@ def is_writable(session: Session, directory: str) -> bool:
 
 
 def branch_of(session: Session, directory: str) -> str:
-    """The branch to which the next commit of a writable mount goes; "" if it has none, or if this
-    user cannot read the record of the mount."""
+    """Returns the branch to which the next commit of a writable mount goes; "" if it has none, or
+    if this user cannot read the record of the mount."""
     with suppress(LodefsError, OSError):
         return writable_mount.recorded(place_of(session, directory)).branch
     return ""
@@ -195,8 +195,8 @@ def take_away(
 
 
 def uncommitted(session: Session) -> list[Uncommitted]:
-    """Uncommitted changes of this user, mounted or not. Places that cannot be read are left out.
-    Raises: OSError."""
+    """Returns uncommitted changes of this user, mounted or not. Places that cannot be read are left
+    out. Raises: OSError."""
     found = []
     for place in upper_place.all_places(upper_place.state_directory(session.environment)):
         with suppress(LodefsError, OSError):
@@ -208,7 +208,7 @@ def uncommitted(session: Session) -> list[Uncommitted]:
 
 
 def _place(state: Path, mountpoint: str, upper: str | None) -> UpperPlace:
-    """The place for the changes of a mountpoint. Raises: InvalidInput."""
+    """Returns the place for the changes of a mountpoint. Raises: InvalidInput."""
     former = upper_place.find(state, mountpoint)
     chosen = upper_checks.chosen(upper, mountpoint) if upper is not None else None
     if former is not None:
@@ -243,8 +243,8 @@ def _wanted(session: Session, options: MountOptions, former: Record | None) -> R
 
 
 def _branch(session: Session, options: MountOptions, commit: str) -> str:
-    """The branch that a revision is; "" for a tag or a commit. If the store cannot be asked, it is
-    taken for a branch: a commit will report it otherwise."""
+    """Returns the branch that a revision is; "" for a tag or a commit. If the store cannot be
+    asked, it is taken for a branch: a commit will report it otherwise."""
     rev = options.rev
     if len(rev) >= ID_HEX_CHARS_MIN and commit.startswith(rev):
         return ""
@@ -258,8 +258,8 @@ def _branch(session: Session, options: MountOptions, commit: str) -> str:
 
 
 def _service(session: Session, options: MountOptions) -> str:
-    """The socket of the mount service, if it may hold the snapshot, else "". A shared mount has no
-    read limit and no log of a single mount."""
+    """Returns the socket of the mount service, if it may hold the snapshot, else "". A shared mount
+    has no read limit and no log of a single mount."""
     is_root = os.geteuid() == 0 and namespaces.in_first_user_namespace()
     plain = (options.read_timeout_s, options.log_path, options.passthrough, options.without)
     if not is_root or plain != (READ_TIMEOUT_S, "", "auto", frozenset()):

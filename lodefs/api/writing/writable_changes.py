@@ -136,8 +136,8 @@ def commit_and_unmount(
 
 
 def status(directory: str | os.PathLike[str], **where: Unpack[Where]) -> WritableStatus:
-    """The changes in a writable mount, mounted or kept, that would be committed. Files are read
-    only if their size does not decide. ``store`` and ``session``: as for ``push``. Raises:
+    """Returns the changes in a writable mount, mounted or kept, that would be committed. Files are
+    read only if their size does not decide. ``store`` and ``session``: as for ``push``. Raises:
     NotFound, Denied, Unavailable; SourceChanged for files that change meanwhile."""
     with opened(**where) as session:
         place = writable.place_of(session, os.fspath(directory))
@@ -191,7 +191,8 @@ def _committed(
     base: str | None,
     options: ReaderOptions,
 ) -> tuple[ChangesResult, bool]:
-    """The result of a commit, and whether there are changes (True also if that is unknown)."""
+    """Returns the result of a commit, and whether there are changes (True also if that is
+    unknown)."""
     from lodefs.chunkstore.push.changes.commit_changes import commit_changes
 
     def note(commit: CommitId) -> None:
@@ -277,7 +278,7 @@ def _base(session: Session, record: Record, repo: str, instead: str | None) -> t
 
 
 def branch_of(session: Session, record: Record, branch: str | None) -> Spec:
-    """The branch that a commit of a writable mount goes to: ``branch``, or its own. Raises:
+    """Returns the branch that a commit of a writable mount goes to: ``branch``, or its own. Raises:
     InvalidInput, NotFound."""
     name = record.branch if branch is None else branch
     if not name:
@@ -299,7 +300,7 @@ def branch_of(session: Session, record: Record, branch: str | None) -> Spec:
 
 
 def _located(session: Session, repo: str, branch: str) -> tuple[str, CommitId | None]:
-    """The present name of a repository, and the head of its branch."""
+    """Returns the present name of a repository, and the head of its branch."""
     head = session.store.refs(repo).head(BRANCHES, branch)
     if head is None and (to := session.store.new_name(repo)) is not None:
         session.store.on_renamed(to)
@@ -341,7 +342,7 @@ def _note(result: ChangesResult, found: UpperChanges, record: Record) -> None:
 
 
 def _below(record: Record, path: bytes) -> bytes:
-    """A path in the mount, relative to it. Raises: InvalidInput."""
+    """Returns a path in the mount, relative to it. Raises: InvalidInput."""
     root = os.fsencode(record.mountpoint)
     if path.startswith(b"/"):
         if not path.startswith(root + b"/"):
@@ -378,7 +379,7 @@ def _restore(session: Session, place: UpperPlace, record: Record, path: bytes) -
 
 
 def _in_base(store: Store, spec: Spec, path: bytes, mountpoint: str) -> TreeEntry:
-    """The base's entry for a path of the mount, which is ``spec`` in the store. Raises:
+    """Returns the base's entry for a path of the mount, which is ``spec`` in the store. Raises:
     NotFound."""
     from lodefs.chunkstore.repo.history import find_in
 
@@ -405,7 +406,8 @@ def _note_restoring(place: UpperPlace, record: Record, path: bytes) -> None:
 
 @contextmanager
 def _made(mountpoint: str, directory: str) -> Iterator[int]:
-    """A descriptor of a directory of the mount, created if it is missing. Raises: InvalidInput."""
+    """Yields a descriptor of a directory of the mount, created if it is missing. Raises:
+    InvalidInput."""
     try:
         with safe_open.closing(safe_open.open_plain(mountpoint, safe_open.PLACE)) as root_fd:
             fd = safe_open.make_within(root_fd, directory)

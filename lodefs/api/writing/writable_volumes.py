@@ -102,8 +102,8 @@ class WritableVolumes:
             yield session
 
     def _begun(self, volume: WritableVolume) -> Record:
-        """The record of a volume's place; without changes, one at the newest commit of its branch.
-        Raises: NotFound, Denied, Unavailable."""
+        """Returns the record of a volume's place; without changes, one at the newest commit of its
+        branch. Raises: NotFound, Denied, Unavailable."""
         place, repo = self._place(volume), volume.source.repo
         former = place.read()
         if former is not None and former.noted is not None:
