@@ -32,7 +32,7 @@ ROUND_S = 2.0  # between two runs of maintain
 RETRY_S = 10.0  # after the cache could not be opened
 ASK_AGAIN_S = 30.0  # for the proxy's cache, which may have changed
 COMPLAINT_PAUSE_S = 10.0
-COMING_MAX = 64  # files with bytes on their way
+COMING_MAX = 64  # files of which the proxy has said how far they are fetched
 
 Opener = Callable[[CachePlace, Snapshot], "CacheView"]
 Connect = Callable[[], AbstractContextManager[Client]]
@@ -78,7 +78,7 @@ class CachedSnapshot:
         self._place: CachePlace | None = None
         self._said = ""
         self._reads = self._read_bytes = 0
-        self._coming: Lru[int, int] = Lru(COMING_MAX)  # ends, by inode number
+        self._coming: Lru[int, int] = Lru(COMING_MAX)  # coming_end, by inode number
 
     # --- locations of bytes
 

@@ -1,4 +1,4 @@
-"""The directory for logs that a reader's view of the index needs while it is opened."""
+"""The directory for the logs of a reader's view of an index, which RocksDB writes."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 @contextmanager
 def directory() -> Iterator[Path]:
     """Makes the directory for a block, and removes those of killed processes. Raises: OSError."""
-    place = folder()
-    remove_leftovers(place)
-    with TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", dir=place) as made:
+    parent = find_parent()
+    remove_leftovers(parent)
+    with TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", dir=parent) as made:
         yield Path(made)
 
 
-def folder() -> Path:
+def find_parent() -> Path:
     """Returns the parent of such directories: a place where nobody else can make names or fill the
     disk, if there is one."""
     for name in (RUN_DIRECTORY, os.environ.get("XDG_RUNTIME_DIR", "")):
@@ -41,14 +41,14 @@ def folder() -> Path:
     return Path(gettempdir())
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Removes the logs of this user's workers that were killed while they opened an index.
+def remove_leftovers(parent: Path) -> None:
+    """Removes the logs of this user's processes that were killed while they had them.
 
     Anybody may make such names and fill the directories. So it leaves other users' directories
     alone, touches no other file system, and removes only the logs themselves, and nothing below
     them.
     """
-    with suppress(OSError), closing(os.open(folder, os.O_RDONLY | os.O_DIRECTORY)) as place:
+    with suppress(OSError), closing(os.open(parent, os.O_RDONLY | os.O_DIRECTORY)) as place:
         names = (name for name in os.listdir(place) if name.startswith(_PREFIX))
         for name in islice(names, LEFTOVERS_MAX):
             pid = name.removeprefix(_PREFIX).partition("-")[0]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from lodefs.chunkstore.errors import Denied, NotFound
 from lodefs.chunkstore.format.names import ChunkId, digest_of
+from lodefs.chunkstore.nodecache import index_logs
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.nodecache.affected_files import (
     AffectedFile,
@@ -287,8 +287,8 @@ def opened_index(cache_dir: Path) -> Iterator[KeyValues]:
             f"{cache_dir}: {error.strerror}: only its owner and root may read it"
         ) from None
     layout.check_version(cache_dir, version)
-    with tempfile.TemporaryDirectory(prefix="lodefs-verify-") as own:
-        kv = RocksSecondary(cache_dir / layout.INDEX_DIR, Path(own))
+    with index_logs.directory() as logs:
+        kv = RocksSecondary(cache_dir / layout.INDEX_DIR, logs)
         try:
             yield kv
         finally:

@@ -86,8 +86,8 @@ class Outage:
         self._met_s = 0.0
 
     def began(self, now_s: float) -> float:
-        """Returns since when the proxy is gone. That is now, unless it was gone before, and a
-        request has met that just before: otherwise it may have been back meanwhile."""
+        """Returns since when the proxy is gone: ``now_s``, unless it was gone before. If no request
+        has met that for UNMET_S_MAX, the proxy may have been back: then this outage is new."""
         if self.since_s is None or now_s - self._met_s > UNMET_S_MAX:
             self.since_s = now_s
         self._met_s = now_s

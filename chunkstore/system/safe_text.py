@@ -1,12 +1,13 @@
-"""Texts on terminals and in lines of logs: which characters are not safe there, and what stands in
-their place. Names of files may have any of them."""
+"""Texts on terminals and in lines of logs: which characters are not safe there, and which escapes
+replace them. Names of files may have any of them."""
 
 from __future__ import annotations
 
 import re
 
 _SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-_HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}  # all that shows nothing of its own
+# Categories of characters that show nothing of their own
+_HIDDEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 # C0, DEL, C1, line and paragraph separators, and marks that reverse a line
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
@@ -14,7 +15,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 def escaped(text: str) -> str:
     """Returns a text on one line, in which control and formatting characters, which could move the
     cursor, reverse the text or forge a line, are ``\\n``, ``\\x1b``, ``\\u202e``. Surrogates that
-    stand for bytes (os.fsdecode) are ``\\xNN``. Backslashes stay one: a text may quote names that
+    stand for bytes (os.fsdecode) are ``\\xNN``. A backslash stays one: a text may quote names that
     are escaped already."""
     if text.isascii() and text.isprintable():
         return text
@@ -37,7 +38,7 @@ def _escaped_character(character: str) -> str:
 
 
 def has_controls(text: str) -> bool:
-    """Whether some lines, with tabs and line ends, have characters that do something to a terminal
-    besides. Formatting characters that do not, such as joiners in emoji, are none of them."""
+    """Whether a text of several lines has characters, besides tabs and line ends, that move a
+    terminal's cursor or reverse a line. Joiners in emoji and other formatting characters do not."""
     plain = text.replace("\r\n", "").replace("\n", "").replace("\t", "")
     return _CONTROL.search(plain) is not None

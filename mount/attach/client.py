@@ -13,6 +13,7 @@ from lodefs.chunkstore.format.names import Spec
 from lodefs.chunkstore.protocol import rpc
 from lodefs.chunkstore.system.safe_open import PLACE, closing, open_plain
 from lodefs.mount.attach.wire import AttachAnswer, AttachCall
+from lodefs.mount.helper.deadline_calls import left_s
 from lodefs.mount.kernel import detached_mounts
 
 TIMEOUT_S = 8.0  # for a mount; after that the caller mounts by itself
@@ -110,5 +111,5 @@ class AttachClient:
         ends_s = time.monotonic() + self._timeout_s
         if self._socket is None:
             self._socket = rpc.connect(self._path, self._timeout_s)
-        self._socket.settimeout(max(ends_s - time.monotonic(), 0.001))
+        self._socket.settimeout(left_s(ends_s))
         return rpc.ask(self._socket, call, AttachAnswer, fds_max=1)

@@ -23,7 +23,7 @@ from lodefs.mount.shm.traffic_counters import CountsReads, uncounted
 if TYPE_CHECKING:
     from lodefs.chunkstore.nodecache.cached_snapshot import Piece
 
-    # loaded where there is one
+    # Only a process that has opened a cache loads it
     from lodefs.chunkstore.nodecache.view import CacheView, Extent, OpenFile
 
 _DIRECT_READS = Column.DIRECT_READS.value
@@ -77,13 +77,12 @@ class CachedReader:
         if cache.neighbours_size_bytes and is_telling(first, size_bytes):
             self._emit(ReadEvent(ino, first, size_bytes))
         extents = cache.find(ino, first, size_bytes)
-        pieces: Sequence[Piece] = ()
         if extents is None:
             extents, pieces = self._fetch(ino, first, size_bytes)
-        if extents is None:
-            if len(pieces) == 1 and not isinstance(pieces[0], tuple):
-                return pieces[0]
-            return self._rendered(ino, first, pieces)
+            if extents is None:
+                if len(pieces) == 1 and not isinstance(pieces[0], tuple):
+                    return pieces[0]
+                return self._rendered(ino, first, pieces)
         if not extents:
             return b""
         file, offset, size = extents[0]
@@ -97,9 +96,9 @@ class CachedReader:
     def _fetch(
         self, ino: int, first: int, size_bytes: int
     ) -> tuple[list[Extent] | None, Sequence[Piece]]:
-        """Returns what the proxy answers. If the range is on its way, and another thread has asked
-        for one shortly before it, that thread's answer comes first; if it has the extents of this
-        range, too, they are returned, and the proxy is not asked."""
+        """Returns the pieces that the proxy answers, and no extents. If the range is on its way,
+        and another thread has asked for one shortly before it, waits for that answer first; if that
+        answer has the extents of this range, too, returns these, and does not ask the proxy."""
         cache, client = self._cache, self._client
         if not cache.is_coming(ino, first + size_bytes):
             return None, cache.fetch(client, ino, first, size_bytes)

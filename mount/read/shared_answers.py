@@ -1,8 +1,8 @@
 """One question to the proxy for ranges of a file that follow each other.
 
-The kernel reads ahead by several requests at once, each of which a thread of a worker answers. If
-the bytes are on their way to the cache, what the proxy answers to the first thread mostly has the
-places for the others (docs/decisions/0126-shared-answers.md).
+The kernel reads ahead by several requests at once, and a thread of a worker takes each of them. If
+the bytes are on their way to the cache, the proxy's answer to the first thread mostly has the
+places for the others, too (docs/decisions/0126-shared-answers.md).
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ from contextlib import contextmanager
 
 from lodefs.chunkstore.protocol.read_client import AwaitedAnswer, Client
 
-REACH_SIZE_BYTES = 8 * 1024 * 1024  # an answer has places for at most so many bytes
+REACH_SIZE_BYTES = 8 * 1024 * 1024  # an answer has places for at most this many
 
 
 class SharedAnswers:
     """The ranges for which the threads of a worker ask the proxy now. For any thread."""
 
     def __init__(self) -> None:
-        # By inode number and first byte. No lock: what a thread misses, it asks for by itself.
+        # By inode number and first byte. No lock: a thread that misses an answer asks by itself.
         self._awaited: dict[tuple[int, int], AwaitedAnswer] = {}
 
     @contextmanager
     def after_others(self, client: Client, ino: int, first: int) -> Iterator[bool]:
         """Waits for the answer for a range shortly before ``first``, if another thread has asked
-        for one; yields whether it did. Later ranges wait for the end of the block."""
+        for one, and yields whether one has. Threads with later ranges wait for the end of the
+        block."""
         key, answer = (ino, first), AwaitedAnswer()
         before = self._nearest(ino, first)
         self._awaited[key] = answer

@@ -90,7 +90,7 @@ def _encodable(value: object) -> object:
 
 
 def _message_of(record: logging.LogRecord) -> str:
-    """Returns the message; with its arguments beside it if they do not fit it."""
+    """Returns the message. If its arguments do not fit it, they stand beside it."""
     try:
         return record.getMessage()
     except Exception:  # noqa: BLE001 - no line may be lost
@@ -98,7 +98,7 @@ def _message_of(record: logging.LogRecord) -> str:
 
 
 def _shown(value: object) -> str:
-    """Returns what shows a value, whatever its class does."""
+    """Returns a text for a value, even if its class cannot represent it."""
     try:
         return repr(value)
     except Exception:  # noqa: BLE001 - no line may be lost

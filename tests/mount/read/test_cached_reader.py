@@ -555,7 +555,7 @@ def test_what_others_leave_in_the_temporary_directory_takes_no_direct_reads(
     script += "for _ in range(1500):\n    os.mkdir('d')\n    os.chdir('d')\n"
     run([sys.executable, "-c", script, deep])
     run(["mount", "--bind", theirs, over])
-    monkeypatch.setattr(index_logs, "folder", lambda: tmp_path)
+    monkeypatch.setattr(index_logs, "find_parent", lambda: tmp_path)
     try:
         place.open(CachePlace(os.fsencode(place.cache), layout.VERSION), place.snapshot)
     finally:
@@ -572,9 +572,9 @@ def test_the_log_of_an_index_lies_where_nobody_else_writes(
     """In the user's directory of run time, where others fill nothing; else in the temporary one."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     monkeypatch.setattr(index_logs, "RUN_DIRECTORY", str(tmp_path / "none"))
-    assert index_logs.folder() == tmp_path
+    assert index_logs.find_parent() == tmp_path
     tmp_path.chmod(0o1777)
-    assert index_logs.folder() == Path(tempfile.gettempdir())
+    assert index_logs.find_parent() == Path(tempfile.gettempdir())
 
 
 def test_index_errors_are_of_this_library(place: Place) -> None:
