@@ -43,25 +43,25 @@ FLIGHT_SIZE_BYTES_LEAST = 256 * 1024  # stored, however slow the store is
 
 @dataclass(slots=True)
 class FlightLimit:
-    """The stored bytes of one flight: fewer while the store is so slow that a whole unit would not
-    come soon, for which readers would wait beyond their time."""
+    """The limit for the stored bytes of one flight. It is lower while the store is so slow that
+    readers would wait for a whole unit beyond their time."""
 
-    size_bytes: int = 4 * UNIT_STORED_BYTES_MAX
+    size_bytes_max: int = 4 * UNIT_STORED_BYTES_MAX
 
     def note(self, size_bytes: int, elapsed_s: float) -> None:
         """Notes how long a flight took, or after which time it was given up."""
         if elapsed_s > SOON_S:
             fits_bytes = int(size_bytes * SOON_S / elapsed_s)
-            self.size_bytes = max(min(self.size_bytes, fits_bytes), FLIGHT_SIZE_BYTES_LEAST)
-        elif elapsed_s < SOON_S / 2 and 2 * size_bytes >= self.size_bytes:
-            self.size_bytes = min(2 * self.size_bytes, 4 * UNIT_STORED_BYTES_MAX)
+            self.size_bytes_max = max(min(self.size_bytes_max, fits_bytes), FLIGHT_SIZE_BYTES_LEAST)
+        elif elapsed_s < SOON_S / 2 and 2 * size_bytes >= self.size_bytes_max:
+            self.size_bytes_max = min(2 * self.size_bytes_max, 4 * UNIT_STORED_BYTES_MAX)
 
     def fitting(self, index: PackIndex, wanted: int, first: int, end: int) -> range:
         """Returns those of the chunks [first, end) that one flight fetches: all, or some from the
         chunk ``wanted`` on, at least that one."""
-        if index.stored_size(first, end) <= self.size_bytes:
+        if index.stored_size(first, end) <= self.size_bytes_max:
             return range(first, end)
-        last = bisect_right(index.offsets, index.offsets[wanted] + self.size_bytes) - 1
+        last = bisect_right(index.offsets, index.offsets[wanted] + self.size_bytes_max) - 1
         return range(wanted, min(max(last, wanted + 1), end))
 
 

@@ -58,23 +58,23 @@ class _Ahead:
 
 class _Search:
     """The directories that a search for unknown numbers reads next, each with the size of its tree,
-    and how many it may read: no more than the commit claims."""
+    and how many it may still read: in all, no more than the commit claims."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self.waiting = deque([(ROOT_INO, snapshot.root.size_bytes)])
-        self.left = snapshot.directories
+        self._waiting = deque([(ROOT_INO, snapshot.root.size_bytes)])
+        self._directories_left = snapshot.directories
 
     def next_group(self) -> list[int]:
         """Returns the directories that are read together; none at the end."""
-        group = list(islice(self.waiting, min(self.left, ROUND_DIRECTORIES_MAX)))
+        group = list(islice(self._waiting, min(self._directories_left, ROUND_DIRECTORIES_MAX)))
         return [ino for ino, _ in group[: _fitting([size_bytes for _, size_bytes in group])]]
 
-    def read(self, count: int, below: Iterable[tuple[int, int]]) -> None:
-        """Notes that the first ``count`` directories were read, and which they have."""
+    def note_read(self, count: int, below: Iterable[tuple[int, int]]) -> None:
+        """Notes that the first ``count`` directories were read, and which are below them."""
         for _ in range(count):
-            self.waiting.popleft()
-        self.left -= count
-        self.waiting.extend(below)
+            self._waiting.popleft()
+        self._directories_left -= count
+        self._waiting.extend(below)
 
 
 class DirectoryLoader:
@@ -124,7 +124,7 @@ class DirectoryLoader:
         inos = search.next_group()
         outcomes = await self.read_all(snapshot, inos)
         below = await self._pools.disk.run(_directories_below, inos, outcomes)
-        search.read(len(inos), below)
+        search.note_read(len(inos), below)
 
     async def ensure(self, snapshot: Snapshot, ino: int) -> None:
         """Loads a directory's children, unless that was done before. Raises: NotADirectory;

@@ -34,17 +34,17 @@ def test_a_limit_follows_the_last_flights(rig: Rig) -> None:
     limit = FlightLimit()
     assert limit.fitting(index, 7, 3, 200) == range(3, 200)
     limit.note(2 * MIB, 4 * SOON_S)
-    assert limit.size_bytes == MIB // 2
+    assert limit.size_bytes_max == MIB // 2
     assert limit.fitting(index, 7, 3, 200) == range(7, 7 + MIB // 2 // 10_000)
     assert limit.fitting(index, 7, 3, 20) == range(3, 20)
     limit.note(10, 60.0)
-    assert limit.size_bytes == FLIGHT_SIZE_BYTES_LEAST
-    limit.size_bytes = 5
+    assert limit.size_bytes_max == FLIGHT_SIZE_BYTES_LEAST
+    limit.size_bytes_max = 5
     assert limit.fitting(index, 7, 3, 200) == range(7, 8)
     limit.note(FLIGHT_SIZE_BYTES_LEAST, 0.1)
-    assert limit.size_bytes == 10
+    assert limit.size_bytes_max == 10
     for _ in range(40):
-        limit.note(limit.size_bytes, 0.1)
+        limit.note(limit.size_bytes_max, 0.1)
     assert limit.fitting(index, 7, 3, 200) == range(3, 200)
 
 
@@ -62,8 +62,8 @@ def test_a_slow_store_makes_demands_and_read_ahead_small(
             monkeypatch.setattr(single_flight, "monotonic", lambda: next(seconds))
             await read_path(node, b"big", 0, MIB)
             await until(lambda: not node.status()["in_flight_bytes"])
-            assert fetcher._limit.size_bytes < MIB
-            fetcher._limit.size_bytes = 30_000
+            assert fetcher._limit.size_bytes_max < MIB
+            fetcher._limit.size_bytes_max = 30_000
             demanded = fetcher.demand(version, Unit(pack, 110, 20), 115)
             ahead = fetcher.ahead(version, Unit(pack, 140, 9))
             assert ahead is not None
