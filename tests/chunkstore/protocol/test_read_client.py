@@ -300,8 +300,8 @@ def test_proxy_gone_for_longer(proxy: FakeProxy, clients: Callable[..., Client])
 def test_a_proxy_that_is_gone_again(
     proxy: FakeProxy, clients: Callable[..., Client], idle_s: float
 ) -> None:
-    """A reader that left during an outage, and nobody read since: when the proxy is gone again, a
-    read has its whole time, since the proxy may have been back."""
+    """If nobody has read since a reader left during an outage, and the proxy is gone again, a read
+    has its whole time, since the proxy may have been back."""
     clock = Clock()
     outage = Outage()
     client = clients(proxy, timeout_s=20.0, clock=clock, outage=outage)

@@ -36,7 +36,7 @@ def test_names_are_safe_on_a_terminal(name: bytes, expected: str) -> None:
     ],
 )
 def test_a_text_that_quotes_names_keeps_its_backslashes(message: str, expected: str) -> None:
-    """What a message has escaped already is not escaped again; what it has not is."""
+    """Escapes in a message stay as they are, and its other unsafe characters are escaped."""
     assert text.escaped(message) == expected
 
 

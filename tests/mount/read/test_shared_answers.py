@@ -1,4 +1,4 @@
-"""Threads of a worker that ask for what is on its way share one answer of the proxy."""
+"""Threads of a worker that ask for bytes on their way share one answer of the proxy."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def client(origin: bytes = b"") -> Client:
     return cast("Client", Asker(origin))
 
 
-def test_the_nearest_range_before_is_waited_for() -> None:
-    """It may be as far away as an answer reaches, and must be of the same file."""
+def test_a_thread_waits_for_the_nearest_range_before_its_own() -> None:
+    """The range may be as far away as an answer reaches, and must be of the same file."""
     shared = SharedAnswers()
     with (
         shared.after_others(client(), INO, MIB) as first,
@@ -52,8 +52,8 @@ def test_the_nearest_range_before_is_waited_for() -> None:
         assert not has_waited  # all answers have come
 
 
-def test_who_waits_hears_of_the_end_and_of_the_origin() -> None:
-    """A chain: the second waits for the first, and the third for the second."""
+def test_a_waiting_thread_learns_the_end_and_the_origin() -> None:
+    """In a chain, the second thread waits for the first, and the third for the second."""
     shared, second, third = SharedAnswers(), Asker(), Asker()
     with shared.after_others(client(b"store"), INO, 0):
         with shared.after_others(cast("Client", second), INO, MIB):
@@ -69,7 +69,7 @@ def test_who_waits_hears_of_the_end_and_of_the_origin() -> None:
 
 
 def test_a_failure_ends_the_wait_of_others() -> None:
-    """They ask by themselves then."""
+    """Threads that wait ask by themselves when the answer that they wait for fails."""
     shared, other = SharedAnswers(), Asker()
 
     def fail() -> None:
@@ -125,8 +125,8 @@ def test_a_worker_asks_once_for_what_is_coming(
 
 
 def test_the_proxy_says_what_is_coming(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It names the end of what it fetches ahead of a sequential reader. If it sends bytes instead,
-    as without space in the cache, no thread waits for another one."""
+    """The proxy names the end of what it fetches ahead of a sequential reader. If it sends bytes
+    instead, as without space in the cache, no thread waits for another one."""
     ino, client = place.look_up(b"big"), place.clients[0]
     step = MIB // 2
     assert bytes(place.reader.read(ino, 0, step)) == BIG[:step]

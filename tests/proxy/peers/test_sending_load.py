@@ -61,7 +61,7 @@ def fill(load: SendingLoad, peer: str, now_s: float, alternatives: int, size_byt
 
 @pytest.mark.parametrize("size_bytes", [1, 8 * MIB])
 @pytest.mark.parametrize("greedy", [1, 3, 7])
-def test_who_reads_nothing_leaves_room_for_others(size_bytes: int, greedy: int) -> None:
+def test_peers_that_read_nothing_leave_room_for_others(size_bytes: int, greedy: int) -> None:
     """A peer gets no more than its part, in streams and in bytes, however often it asks. If seven
     do so, the next one gets something."""
     load = SendingLoad()
@@ -74,8 +74,8 @@ def test_who_reads_nothing_leaves_room_for_others(size_bytes: int, greedy: int) 
 
 
 def test_one_peer_has_a_part_of_the_soft_limit() -> None:
-    """Whatever it asked for before others had the pack, it leaves three fourths to them, and goes
-    elsewhere itself as soon as it can."""
+    """A peer that asked for the whole limit before others had the pack leaves three fourths to
+    them, and goes elsewhere itself as soon as it can."""
     load = SendingLoad()
     assert fill(load, "greedy", 0.0, 0, 8 * MIB) == SOFT_BYTES_MAX // (8 * MIB)
     assert load.overloaded("greedy", 0.0, alternatives=1)
@@ -83,7 +83,7 @@ def test_one_peer_has_a_part_of_the_soft_limit() -> None:
     assert [fill(load, f"node{n}", 0.0, 1, 8 * MIB) for n in range(4)] == [part, part, part, 0]
 
 
-def test_who_has_stopped_takes_no_room_in_the_soft_limit() -> None:
+def test_peers_that_have_stopped_take_no_room_in_the_soft_limit() -> None:
     """Ten peers read, and then nothing for a while: the next one is not sent to them."""
     load = SendingLoad()
     for n in range(10):

@@ -76,7 +76,7 @@ def test_random_access_starts_anew() -> None:
 
 
 def test_a_reader_learns_how_far_bytes_are_on_their_way() -> None:
-    """From its second read on, up to what was fetched ahead; anywhere else nothing is known."""
+    """From its second read on, it learns the end of what was fetched ahead, and nowhere else."""
     ahead = ReadAhead(GIB)
     ahead.advance(0, MIB, MIB)
     assert ahead.coming_end(0) == 0
