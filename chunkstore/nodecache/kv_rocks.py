@@ -7,6 +7,7 @@ of them, but never out of order.
 
 from __future__ import annotations
 
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -43,11 +44,16 @@ TABLES_SLOW_AT, TABLES_STOP_AT = 32, 48
 SPACE_SIZE_BYTES = 64 * 1024 * 1024  # opening may need it, since logs become tables
 # The text of PyO3's error for calls of an object while another thread closes it
 _BEING_CLOSED = "Already mutably borrowed"
+_HELD = re.compile(r"/[a-z]+/self/fd/\d+/[^/\s]+")  # a directory by a descriptor
 SCAN_ROWS_MIN, SCAN_ROWS_MAX = 8, 512  # rows that a scan holds at once; longer scans hold more
 
 
 class RocksKeyValues:
     """KeyValues in a RocksDB directory, which it makes if it is missing. One process at a time.
+
+    RocksDB opens, makes and removes files by their paths as long as it is open, and on closing.
+    ``held`` is another path of the directory, which stays its own if another directory is put at
+    ``path``: otherwise RocksDB would spoil the files of that one. Errors name ``path``.
 
     RocksDB takes no more writes once its disk was full. The next write that finds
     ``space_size_bytes`` free opens it anew. Raises: Denied, NoSpace, InUse, Corrupt, Unavailable.
@@ -56,11 +62,13 @@ class RocksKeyValues:
     def __init__(
         self,
         path: Path,
+        held: Path | None = None,
         *,
         space_size_bytes: int = SPACE_SIZE_BYTES,
         open_files_max: int = INDEX_FILES_MAX,
     ) -> None:
         self._path = path
+        self._held = held or path
         self._open_files_max = open_files_max
         self._space_size_bytes = space_size_bytes
         self._lock = threading.Lock()  # held while the database is reopened
@@ -72,7 +80,7 @@ class RocksKeyValues:
     def _open(self) -> None:
         with _translated(self._path):
             options = _options(open_files_max=self._open_files_max)
-            self._db = _opened(self._path, options, AccessType.read_write())
+            self._db = _opened(self._held, options, AccessType.read_write())
 
     def get(self, key: bytes) -> bytes | None:
         found: bytes | None = self._read(lambda db: db.get(key))
@@ -128,7 +136,7 @@ class RocksKeyValues:
         with self._lock:
             if not self._is_stuck:
                 return
-            if shutil.disk_usage(self._path).free < self._space_size_bytes:
+            if shutil.disk_usage(self._held).free < self._space_size_bytes:
                 raise NoSpace(f"no space for the index {self._path}")
             self._close_db()
             try:
@@ -137,7 +145,7 @@ class RocksKeyValues:
             except LodefsError:
                 with _translated(self._path):  # reads continue meanwhile
                     options = _options(open_files_max=self._open_files_max)
-                    self._db = _opened(self._path, options, _read_only())
+                    self._db = _opened(self._held, options, _read_only())
                 raise
 
     def scan(self, prefix: bytes, *, after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
@@ -289,7 +297,7 @@ def _translated(path: Path) -> Iterator[None]:
 
 def _error_of(path: Path, error: Exception) -> LodefsError:
     """Translates RocksDB's errors, which are bare Exceptions whose text begins with a status."""
-    text = str(error)
+    text = _HELD.sub(lambda _: str(path), str(error))
     if isinstance(error, DbClosedError):
         return Unavailable(f"the index {path} is closed")
     if "lock hold by" in text or "While lock file" in text:

@@ -25,6 +25,7 @@ class CacheFile:
 
     __slots__ = (
         "_cache_dir",
+        "_held",
         "_writing",
         "asked_bytes",
         "boot",
@@ -53,8 +54,14 @@ class CacheFile:
     )
 
     def __init__(
-        self, number: int, row: FileRow, cache_dir: Path, on_open: Callable[[CacheFile], None]
+        self,
+        number: int,
+        row: FileRow,
+        cache_dir: Path,
+        held: Path,
+        on_open: Callable[[CacheFile], None],
     ) -> None:
+        """``held`` is CacheDir's: the same directory as ``cache_dir``, whatever lies there."""
         self.number = number
         self.on_open = on_open
         self.kind = row.kind
@@ -73,6 +80,7 @@ class CacheFile:
         self.is_stale = False  # checked_s is too long ago: check bytes before use
         self.staled = 0  # how often it became stale, which voids older knowledge
         self._cache_dir = cache_dir
+        self._held = held
         self.reserved_bytes = row.size_bytes  # of a slab: the offset of the next bytes
         # The least size in the file system, unless it was truncated
         self.length_bytes = row.size_bytes
@@ -97,8 +105,14 @@ class CacheFile:
 
     @property
     def path(self) -> Path:
-        """Its path, computed each time, since a cache has many files and few are opened."""
+        """Its path for messages. It is computed each time, since a cache has many files and few are
+        opened."""
         return layout.file_path(self._cache_dir, self.number, self.row)
+
+    @property
+    def held_path(self) -> Path:
+        """Its path for calls of the file system."""
+        return layout.file_path(self._held, self.number, self.row)
 
     @property
     def unread_bytes(self) -> int:
@@ -140,9 +154,10 @@ class CacheFile:
 
     def create(self) -> None:
         """Makes the file, without bytes. Raises: OSError."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        path = self.held_path
+        path.parent.mkdir(parents=True, exist_ok=True)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self.fd = os.open(self.path, flags, 0o644)
+        self.fd = os.open(path, flags, 0o644)
         self.on_open(self)
         self.checked_s, self.length_bytes = self.last_use_s, 0
 
@@ -171,7 +186,7 @@ class CacheFile:
             if self.fd < 0:
                 place = layout.file_path(Path(), self.number, self.row)
                 writable = self.state is FileState.OPEN
-                self.fd = layout.open_file(self._cache_dir, place, writable=writable)
+                self.fd = layout.open_file(self._held, place, writable=writable)
                 self.on_open(self)
             return self.fd
 

@@ -19,6 +19,7 @@ from lodefs.chunkstore.errors import (
 )
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.system.os_errors import kind_of
+from lodefs.chunkstore.system.safe_open import PLACE
 
 LEFT_S_MAX = 5.0  # how long a killed proxy's data processes may take to end
 _LOOK_S = 0.02
@@ -27,7 +28,8 @@ _LOOK_S = 0.02
 class CacheDir:
     """A cache directory that this process owns until ``close``.
 
-    Created if it is missing.
+    Created if it is missing. ``held`` is a path that stays this directory's when somebody moves it,
+    or puts another cache in its place: what is made or removed here belongs to no other cache.
 
     Raises: Denied, NoSpace, InUse, UnknownFormat, InvalidInput.
     """
@@ -37,9 +39,17 @@ class CacheDir:
         self.path = path
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._lock_fd = _lock(path)
+            self._held_fd = os.open(path, PLACE | os.O_CLOEXEC)
         except OSError as error:
             raise error_of(error, path) from error
+        self.held = Path(f"/proc/self/fd/{self._held_fd}")
+        try:
+            self._lock_fd = _lock(path)
+        except BaseException as error:
+            os.close(self._held_fd)
+            if isinstance(error, OSError):
+                raise error_of(error, path) from error
+            raise
         self.writers_fd = -1  # data processes inherit it, and so its lock
         try:
             self.writers_fd = _lock_writers(path, left_s_max)
@@ -74,6 +84,7 @@ class CacheDir:
         if self.writers_fd >= 0:
             os.close(self.writers_fd)
         os.close(self._lock_fd)
+        os.close(self._held_fd)
 
 
 def error_of(error: OSError, path: Path) -> LodefsError:

@@ -116,7 +116,7 @@ class Eviction:
             # remaining rows name a missing file, and ``finish`` removes them later.
             log.warning("the rows of the cache file %s stay for now: %s", file.path, error)
             with suppress(OSError):  # perhaps this is what failed before
-                file.path.unlink(missing_ok=True)
+                file.held_path.unlink(missing_ok=True)
             with cache.lock:
                 cache.evicted.append(file)
 
@@ -144,7 +144,7 @@ class Eviction:
 
     def _unlink(self, file: CacheFile) -> None:
         self._cache.step("unlink")
-        file.path.unlink(missing_ok=True)
+        file.held_path.unlink(missing_ok=True)
 
     def _remove_last_rows(self, file: CacheFile) -> None:
         kv = self._cache.kv

@@ -59,7 +59,7 @@ def clean(
 
 
 def _remove_files(cache: Cache, stopping: Callable[[], bool]) -> None:
-    for path in _files(cache.settings.path):
+    for path in _files(cache.directory.held):
         if stopping():
             return
         number = layout.number_of(path)
@@ -67,7 +67,7 @@ def _remove_files(cache: Cache, stopping: Callable[[], bool]) -> None:
             continue  # not a file of the cache
         with cache.lock:  # new files are made and entered under the lock
             file = cache.files.get(number)
-            if file is None or file.path != path:
+            if file is None or file.held_path != path:
                 path.unlink(missing_ok=True)
 
 

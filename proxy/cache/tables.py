@@ -87,6 +87,7 @@ class CacheTables:
         try:
             self.kv: KeyValues = RocksKeyValues(
                 settings.path / layout.INDEX_DIR,
+                self.directory.held / layout.INDEX_DIR,
                 space_size_bytes=settings.free_size_bytes_min // 2,
                 open_files_max=settings.index_files_max,
             )
@@ -116,7 +117,7 @@ class CacheTables:
         for key, value in self.kv.scan(layout.FILES):
             number = layout.number_of_key(key)
             row = layout.decode_file_row(value)
-            file = CacheFile(number, row, self.settings.path, self._opened)
+            file = CacheFile(number, row, self.settings.path, self.directory.held, self._opened)
             next_number = max(next_number, number + 1)
             if not file.is_alive:
                 self.evicted.append(file)
@@ -149,7 +150,7 @@ class CacheTables:
             row = FileRow(
                 kind, FileState.OPEN, self.boot, content, size_bytes, 0, int(self.now_s())
             )
-            file = CacheFile(number, row, self.settings.path, self._opened)
+            file = CacheFile(number, row, self.settings.path, self.directory.held, self._opened)
             self.step("create")
             try:
                 file.create()

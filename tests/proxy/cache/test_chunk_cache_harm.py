@@ -13,6 +13,7 @@ from lodefs.chunkstore.format.names import digest_of
 from lodefs.chunkstore.nodecache import layout as layout
 from lodefs.chunkstore.system import batched_writes
 from lodefs.chunkstore.types import Buffer
+from lodefs.proxy.cache import recovery
 from lodefs.proxy.cache.cache_file import CacheFile
 from lodefs.proxy.cache.chunk_cache import Cache, Flat
 from lodefs.proxy.cache.reservation import Chunk
@@ -170,3 +171,37 @@ def test_harm_is_named(cache: Cache) -> None:
     assert slab.damage() == "it was truncated to 3 bytes"
     slab.path.unlink()
     assert slab.damage() == "it was removed"
+
+
+def test_another_cache_in_its_place_is_left_alone(tmp_path: Path, counts: Counts) -> None:
+    """Somebody moves the directory of an open cache, and puts another cache there, as a disk that
+    is mounted late: nothing is made, changed or removed in that, and both can be opened."""
+    settings = CacheSettings(tmp_path / "cache", 64 * MIB, free_size_bytes_min=0)
+    other, moved = (CacheSettings(tmp_path / name, 64 * MIB) for name in ("other", "moved"))
+    cache, there = Cache(settings, counts), Cache(other, Counts())
+    stored = [new(1), new(2), part(0)]
+    for at in (there, cache):
+        for chunks, flat in zip(stored, (None, None, FLAT), strict=True):
+            assert at.store(chunks, flat)
+    there.close()
+    settings.path.rename(moved.path)
+    other.path.rename(settings.path)
+    before = files_of(settings.path)
+    for number in list(cache.files):
+        cache.eviction.drop(cache.files[number], "it is in the way")
+    assert cache.store(new(3), None)
+    assert cache.store(part(200_000), FLAT)
+    recovery.clean(cache, stopping=lambda: False)
+    cache.close()
+    assert files_of(settings.path) == before
+    for place, kept in ((settings, stored), (moved, [new(3), part(200_000)])):
+        cache = Cache(place, Counts())
+        for chunks in kept:
+            check(cache, chunks, found=True)
+        cache.close()
+
+
+def files_of(directory: Path) -> dict[Path, bytes]:
+    """The files below a directory, without those that say who has it open."""
+    found = (path for path in directory.rglob("*") if path.is_file())
+    return {path: path.read_bytes() for path in found if path.name.lower() != "lock"}

@@ -16,7 +16,7 @@ RUNS = st.tuples(st.integers(0, 40), st.integers(1, 30), st.integers(0, 3))
 
 def file_of(number: int) -> CacheFile:
     row = FileRow(FileKind.SLAB, FileState.OPEN, b"boot", bytes(32), 1000, 1000, 0)
-    return CacheFile(number, row, Path("/nowhere"), lambda _file: None)
+    return CacheFile(number, row, Path("/nowhere"), Path("/nowhere"), lambda _file: None)
 
 
 @given(st.lists(RUNS, max_size=12), st.sets(st.integers(0, 3)), st.lists(RUNS, max_size=4))

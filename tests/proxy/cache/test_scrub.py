@@ -121,7 +121,7 @@ def file_of(number: int, checked_s: int, last_use_s: int, size_bytes: int = 10) 
     row = FileRow(
         FileKind.SLAB, FileState.OPEN, bytes(16), bytes(32), size_bytes, size_bytes, last_use_s
     )
-    file = CacheFile(number, row, Path("/nowhere"), lambda _file: None)
+    file = CacheFile(number, row, Path("/nowhere"), Path("/nowhere"), lambda _file: None)
     file.checked_s = checked_s
     return file
 
