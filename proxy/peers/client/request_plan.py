@@ -252,7 +252,7 @@ class RequestPlan:
             named[at], named[other] = named[other], named[at]
         self._sources.extend(named[:SOURCES_TRIED_MAX])
         if attempt is not None and not attempt.cached:
-            at_least_s = max(PAUSE_S_MIN, retry_after_s)  # in this order: NaN is the least, too
+            at_least_s = max(PAUSE_S_MIN, retry_after_s)  # in this order, for NaN
             longest_s = min(at_least_s * 2.0**self._rounds, PAUSE_S_MAX)
             self._pause_until_s = now_s + longest_s * (1 + self._jitter()) / 2
             self._rounds += 1
