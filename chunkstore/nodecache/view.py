@@ -143,6 +143,8 @@ class CacheView:
         self._index = Descriptor(
             os.open(layout.INDEX_DIR, PLACE | os.O_CLOEXEC, dir_fd=self._place.fd)
         )
+        found = os.fstat(self._index.fd)
+        self._index_id = (found.st_dev, found.st_ino)
 
     # --- keeping up
 
@@ -165,10 +167,10 @@ class CacheView:
     def is_current(self) -> bool:
         """Whether the index still lies where it was opened."""
         try:
-            there, here = os.stat(self.directory / layout.INDEX_DIR), os.fstat(self._index.fd)
+            there = os.stat(self.directory / layout.INDEX_DIR)
         except OSError:
             return False
-        return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+        return (there.st_dev, there.st_ino) == self._index_id
 
     def close_evicted(self) -> None:
         """Closes the descriptors of files that are gone, so that their space becomes free."""
@@ -211,7 +213,10 @@ class CacheView:
 
     def tell(self, ino: int, place: CacheExtent) -> OpenFile | None:
         """Stores an extent that the proxy reports. Returns the file if it exists, and the proxy
-        still has the index of this view: another one has other files with the same numbers."""
+        still has the index of this view, at this place or another: any other index has other files
+        with the same numbers."""
+        if place.index not in ((0, 0), self._index_id):
+            return None
         file = self._files.get(place.number) or self._open_told(place)
         if file is None or not self.is_current():
             return None

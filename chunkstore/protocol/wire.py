@@ -115,7 +115,8 @@ class CacheExtent(msgspec.Struct, array_like=True, frozen=True):
     """The place of bytes of a dataset file: ``size_bytes`` of them, from ``first`` on, at
     ``offset`` of the cache file ``number``, which is the flat file of ``content``, or a slab if
     that is empty. ``file_size_bytes`` is the size of the whole dataset file. Its bytes up to
-    ``coming_end`` are in the cache, or on their way to it; 0: this is not known."""
+    ``coming_end`` are in the cache, or on their way to it; 0: this is not known. ``index`` is the
+    device and the inode number of the index that gave the file its number; zeros: not known."""
 
     number: int
     content: bytes
@@ -124,6 +125,7 @@ class CacheExtent(msgspec.Struct, array_like=True, frozen=True):
     size_bytes: int
     file_size_bytes: int
     coming_end: int = 0
+    index: tuple[int, int] = (0, 0)
 
 
 class UsageReport(msgspec.Struct, array_like=True, frozen=True):

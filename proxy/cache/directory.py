@@ -63,6 +63,11 @@ class CacheDir:
             self.close()
             raise
 
+    def index(self) -> tuple[int, int]:
+        """Returns the device and the inode number of its index, as CacheExtent has them."""
+        found = (self.held / layout.INDEX_DIR).stat()
+        return found.st_dev, found.st_ino
+
     def is_there(self) -> bool:
         """Whether the directory still exists with its lock and its index. If not, it was removed or
         replaced."""

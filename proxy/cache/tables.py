@@ -107,6 +107,7 @@ class CacheTables:
         self._open_files: dict[int, CacheFile] = {}
         self._slab: CacheFile | None = None
         try:
+            self.index = self.directory.index()
             self._load()
         except BaseException:
             self.close()

@@ -203,7 +203,14 @@ class FileReader:
         content = cached.content if cached.kind is FileKind.FLAT else b""
         coming_end = known.ahead.coming_end(first) if known.ahead is not None else 0
         place = CacheExtent(
-            cached.number, content, offset, first, known_bytes, known.size_bytes, coming_end
+            cached.number,
+            content,
+            offset,
+            first,
+            known_bytes,
+            known.size_bytes,
+            coming_end,
+            self._cache.index,
         )
         return Located(place, stream.origin)
 

@@ -50,8 +50,8 @@ def test_fragments_come_by_one_request(place: Place) -> None:
 def test_a_proxy_that_tells_of_one_place_is_asked_again(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of before lists were known answers a single extent, in the same bytes as ever: the rest
-    is asked for by further requests."""
+    """One of before lists were known answers a single extent, not in a list: the rest is asked for
+    by further requests."""
     extents = told(place)
     monkeypatch.setattr(read_client, "_PLACES_LINE", b"X-Lodefs-Place: 1\r\n")
     ino = place.ino(b"same")
@@ -63,7 +63,17 @@ def test_a_proxy_that_tells_of_one_place_is_asked_again(
     request = b"%b%d/data" % (client._nodes, ino)
     answer = client._ask(request, b"Range: bytes=0-%d\r\nX-Lodefs-Place: 1\r\n" % (len(SAME) - 1))
     assert not header(answer.head, b"x-lodefs-place")
-    assert msgspec.msgpack.decode(answer.body) == list(msgspec.structs.astuple(extents[0]))
+    assert msgspec.msgpack.decode(answer.body, type=CacheExtent) == extents[0]
+
+
+def test_a_place_in_another_cache_is_not_looked_for_in_this_one(place: Place) -> None:
+    """A proxy that was restarted with another cache directory tells of a file with a number that
+    the cache of this view has, too, which is still there: its bytes are asked for."""
+    extents, ino = told(place), place.ino(b"same")
+    device, number = extents[0].index
+    elsewhere = msgspec.structs.replace(extents[0], index=(device, number + 1))
+    assert place.view.tell(ino, elsewhere) is None
+    assert place.view.tell(ino, extents[0]) is not None
 
 
 def test_only_what_a_truncated_file_lacks_is_asked_for(
