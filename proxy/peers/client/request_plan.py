@@ -19,7 +19,8 @@ The rules, in the order in which they are checked:
 - A peer answers late that it does not have it: PeerHealth records that, too.
 - One attempt took long and gave nothing: the others get a moment, and S3's time. Two did: S3.
 - All of it takes longer than S3 would have taken: S3, if the budget of early reads allows it.
-- An owner is busy until half of the time is over: it is skipped for this unit.
+- An owner is busy until half of the time is over: it is skipped for this unit, and PeerHealth
+  records it, so that for a while others skip it when it says so once.
 - The deadline: S3, always.
 """
 
@@ -252,6 +253,9 @@ class RequestPlan:
             named[at], named[other] = named[other], named[at]
         self._sources.extend(named[:SOURCES_TRIED_MAX])
         if attempt is not None and not attempt.cached:
+            if self._health.stays_busy(address, now_s):
+                self._failed.add(address)
+                return
             at_least_s = max(PAUSE_S_MIN, retry_after_s)  # in this order, for NaN
             longest_s = min(at_least_s * 2.0**self._rounds, PAUSE_S_MAX)
             self._pause_until_s = now_s + longest_s * (1 + self._jitter()) / 2
@@ -307,6 +311,7 @@ class RequestPlan:
             self._tried = {self._self_address}
             if now_s >= self._halfway_s:
                 self._failed.add(self._busy)
+                self._health.stayed_busy(self._busy, now_s)
         owner = self._next_owner(now_s)
         if owner != self._owners[0] and not self._surveyed:
             self._surveyed = True

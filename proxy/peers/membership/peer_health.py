@@ -28,6 +28,7 @@ BACKOFF = steady(1.0, 64.0)
 TRIAL_S = 5.0
 QUARANTINE = steady(300.0, 3600.0)  # after wrong bytes
 PROBES_FAILED = 2  # in a row before the peer counts as down
+BUSY_S = 60.0  # a peer that stayed busy is asked once for each unit, and not waited for
 OUTRUN = 3  # times in a row without an answer count as a failure
 
 PRESENT_S = 30.0  # an earlier answer says nothing about the present
@@ -75,6 +76,7 @@ class PeerRecord:
     probes_failed: int = 0
     outrun: int = 0  # times in a row; several at one moment count once
     outrun_s: float = 0.0  # the last time that it was outrun
+    busy_until_s: float = 0.0  # until when it is not waited for if it says that it is busy
     fault: Fault | None = None  # its fault, until it proves to be healthy
     error: str = ""  # the last error
     error_s: float | None = None
@@ -180,6 +182,7 @@ class PeerHealth:
             record.clear(now_s)
             record.excuse(now_s)
             record.speed.served(size_bytes, seconds)
+            record.busy_until_s = 0.0
             record.failures //= 2  # a peer that fails every other time is avoided for longer
             record.outrun = 0
             self._peer.served(size_bytes, seconds)
@@ -232,6 +235,17 @@ class PeerHealth:
                 record.outrun = 0
                 record.blame(Fault.LATE, "it was late several times in a row", now_s)
                 self._failed(record, now_s)
+
+    def stayed_busy(self, address: str, now_s: float) -> None:
+        """A reader waited in vain for the peer, which said again and again that it was busy."""
+        with self._lock:
+            self._record(address).busy_until_s = now_s + BUSY_S
+
+    def stays_busy(self, address: str, now_s: float) -> bool:
+        """Whether the peer stayed busy lately, and has sent nothing since then."""
+        with self._lock:
+            record = self._peers.get(address)
+            return record is not None and now_s < record.busy_until_s
 
     def wrong(self, address: str, now_s: float, why: str = "") -> None:
         """The peer sent bytes that do not match, or no HTTP: it is not asked for minutes, longer

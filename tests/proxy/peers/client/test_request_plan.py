@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lodefs.chunkstore.protocol import wire
-from lodefs.proxy.peers.client.hedge_budget import HedgeBudget
 from lodefs.proxy.peers.client.phases import LIMIT_S, Phase
 from lodefs.proxy.peers.client.request_plan import (
     DEADLINE_S_MAX,
@@ -19,64 +17,12 @@ from lodefs.proxy.peers.client.request_plan import (
     AskPeer,
     AskStore,
     GiveUp,
-    PlanContext,
-    RequestPlan,
     Wait,
 )
 from lodefs.proxy.peers.membership.peer import Peer
 from lodefs.proxy.peers.membership.peer_health import OUTRUN, PeerHealth
 from lodefs.proxy.peers.membership.peer_standing import Fault
-
-MIB = 1 << 20
-UNIT = 8 * MIB
-A, B, C, ME, X, Y = (Peer(f"{name}:1") for name in ("a", "b", "c", "me", "x", "y"))
-STORE = AskStore()
-
-
-@dataclass
-class Way:
-    """A plan of a node among a thousand, so that turning to S3 early is out of the question."""
-
-    owners: Sequence[Peer] = (A, B, C)
-    nodes: int = 1000
-    known: Sequence[Peer] = ()
-    parent: Peer | None = None
-    size_bytes: int = UNIT
-    health: PeerHealth = field(default_factory=PeerHealth)
-    got_bytes: int = 0  # from peers, before
-    begin_s: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.budgets = HedgeBudget(nodes=self.nodes)
-        self.budgets.got(self.got_bytes)
-        self.plan = RequestPlan(
-            PlanContext(self.health, self.budgets, jitter=lambda: 0.0),
-            self.owners,
-            self_address=ME.address,
-            size_bytes=self.size_bytes,
-            now_s=self.begin_s,
-            known=self.known,
-            parent=self.parent,
-        )
-
-    def next(self, now_s: float) -> Action:
-        """The plan's action, told to Health as a driver does."""
-        action = self.plan.next(now_s)
-        if isinstance(action, GiveUp) and action.to_blame:
-            self.health.failed(action.address, now_s)
-        return action
-
-    def waits(self, now_s: float) -> float:
-        """Until when it waits."""
-        action = self.next(now_s)
-        assert isinstance(action, Wait)
-        assert action.until_s > now_s
-        return action.until_s
-
-    def fails(self, peer: Peer, now_s: float) -> None:
-        """The peer refuses."""
-        self.health.failed(peer.address, now_s)
-        self.plan.failed(peer.address, now_s)
+from tests.support.proxy.request_plans import ME, MIB, STORE, UNIT, A, B, C, Way, X, Y
 
 
 @pytest.mark.parametrize(
@@ -177,58 +123,6 @@ def test_known_sources_come_first() -> None:
     assert way.next(0.0) == AskPeer(Y, cached=True)
     way.fails(Y, 0.0)
     assert way.next(0.0) == AskPeer(A, cached=False)
-
-
-def test_busy_goes_to_its_alternatives_and_back() -> None:
-    """Alternatives are asked one after the other, this node never; then a pause, then again."""
-    way = Way()
-    way.next(0.0)
-    way.plan.busy(A.address, [X, ME, Y], 0.4, 0.0)
-    asked = []
-    for _ in range(2):
-        action = way.next(0.0)
-        assert isinstance(action, AskPeer) and action.cached
-        asked.append(action.peer)
-        way.plan.lacking(action.peer.address, 0.0)
-    assert sorted(asked) == [X, Y]
-    assert way.waits(0.0) == pytest.approx(0.2)  # half of it, without jitter
-    assert way.next(0.2) == AskPeer(A, cached=False)
-    way.plan.busy(A.address, [X], 0.4, 0.2)
-    assert way.next(0.2) == AskPeer(X, cached=True)
-    way.plan.lacking(X.address, 0.2)
-    assert way.waits(0.2) == pytest.approx(0.2 + 0.4)  # doubled
-
-
-def test_a_busy_source_leads_to_others() -> None:
-    """A source that is busy names those that it sent the pack to, and so on."""
-    way = Way()
-    way.next(0.0)
-    way.plan.busy(A.address, [X], 0.4, 0.0)
-    assert way.next(0.0) == AskPeer(X, cached=True)
-    way.plan.busy(X.address, [Y, A], 0.4, 0.0)
-    assert way.next(0.0) == AskPeer(Y, cached=True)
-
-
-def test_an_owner_that_stays_busy_is_passed_by() -> None:
-    """After half of the time the next owner is asked for this unit, and nobody counts as failed."""
-    way, now_s = Way(), 0.0
-    while (action := way.next(now_s)) != AskPeer(B, cached=False):
-        if isinstance(action, AskPeer):
-            way.plan.busy(action.peer.address, [], 0.4, now_s)
-        else:
-            assert isinstance(action, Wait)
-            now_s = action.until_s
-    assert 7.0 < now_s < 15.0
-    assert way.health.usable(A.address, now_s)
-
-
-@pytest.mark.parametrize("retry_after_s", [float("nan"), float("inf"), -1e308, 0.0])
-def test_a_busy_owner_may_say_any_time(retry_after_s: float) -> None:
-    """NaN made the plan ask again at once, a thousand times, and then fail with OverflowError."""
-    way = Way()
-    assert way.next(0.0) == AskPeer(A, cached=False)
-    way.plan.busy(A.address, [], retry_after_s, 0.0)
-    assert 0.0 < way.waits(0.0) <= 5.0
 
 
 def test_slow_is_hedged_to_the_second_owners_cache() -> None:
