@@ -13,11 +13,14 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import (
     AbstractAsyncContextManager,
+    AsyncExitStack,
     ExitStack,
     asynccontextmanager,
     contextmanager,
+    suppress,
 )
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -62,6 +65,7 @@ from lodefs.proxy.node import NodeService
 from lodefs.proxy.peers.peering import Peering, join_cluster
 from lodefs.proxy.peers.server import PeerServer
 from lodefs.proxy.read.last_seen import known_store, store_or_error
+from lodefs.proxy.runtime.backoff import Backoff
 from lodefs.proxy.s3.buckets import S3Settings
 from lodefs.proxy.s3.forwarding import RawS3
 from lodefs.proxy.service.component_families import component_families
@@ -203,7 +207,8 @@ async def serve(
     """Serves until ``stop`` is set, then lets running answers end and closes the cache.
 
     If the cache's directory is removed meanwhile, it does all of this and starts again, but keeps
-    the sockets. Raises: the errors of opening the store, the cache, the tokens file or a socket.
+    the sockets; if the store does not answer then, it tries again for five minutes. Raises: the
+    errors of opening the store, the cache, the tokens file or a socket.
     """
     systemd = SystemdNotifier(environ)
     calls = StoreCalls()
@@ -218,7 +223,13 @@ async def serve(
         while not stop.is_set():
             begun_s = time.monotonic()
             systemd.set_status(f"Opening {config.store} and the cache {config.cache_dir}")
-            async with open_node(config, calls) as opened:
+            async with AsyncExitStack() as entered:
+                enter = partial(_enter, entered, partial(open_node, config, calls), stop)
+                # A new cache does not know the store's settings, so the store must answer again
+                again = Backoff(sleep=partial(_pause, stop, systemd))
+                opened = await (enter() if unused is None else again(enter))
+                if opened is None:
+                    break
                 served = list(endpoints)
                 if opened.peer_server is not None and config.peer_listen is not None:
                     if peers is None:
@@ -231,6 +242,22 @@ async def serve(
                 serving = _Serving(config, opened, systemd, unused, calls, tracer)
                 await serving.run(served, stop, begun_s)
     _log.info("stopped")
+
+
+async def _enter(
+    entered: AsyncExitStack,
+    open_node: Callable[[], AbstractAsyncContextManager[OpenedNode]],
+    stop: asyncio.Event,
+) -> OpenedNode | None:
+    """Opens a node, which ``entered`` closes; None after ``stop``."""
+    return None if stop.is_set() else await entered.enter_async_context(open_node())
+
+
+async def _pause(stop: asyncio.Event, systemd: SystemdNotifier, seconds: float) -> None:
+    """Waits until a node is opened once more, or until ``stop`` is set."""
+    systemd.alive()
+    with suppress(TimeoutError):
+        await asyncio.wait_for(stop.wait(), seconds)
 
 
 class _Serving:

@@ -440,6 +440,28 @@ def test_a_cache_that_is_removed_is_begun_anew(folder: Path, is_ended: bool) -> 
         assert child.terminate() == 0
 
 
+@pytest.mark.parametrize("is_ended", [False, True])
+def test_a_lost_node_waits_for_the_store(folder: Path, *, is_ended: bool) -> None:
+    """A node that is lost while the store does not answer is opened again until it does, or until
+    the proxy is told to end."""
+    stop, opened = asyncio.Event(), list[str]()
+
+    @asynccontextmanager
+    async def open_node(_config: Config, _calls: StoreCalls) -> AsyncIterator[OpenedNode]:
+        opened.append("node")
+        if 1 < len(opened) < 4:
+            if is_ended:
+                stop.set()
+            raise Unavailable("503")
+        if len(opened) == 4:
+            stop.set()
+        yield OpenedNode(DictNode({}), is_lost=lambda: True)
+
+    config = Config.from_mapping(settings(folder))
+    asyncio.run(serve(config, stop, environ={}, open_node=open_node))
+    assert len(opened) == (2 if is_ended else 4)
+
+
 @pytest.mark.slow
 def test_a_users_own_proxy_without_its_directory_ends(folder: Path) -> None:
     """Store, socket, lease and cache are all removed: nobody can come to the proxy, and it ends,
