@@ -19,7 +19,7 @@ _KEYS = tuple(
         (r"\brepos/(\S+)/refs/tags/([^/\s]+)/\d{10}\b", r"tag \2 of \1"),
         (r"\brepos/(\S+)/refs/_settings/\d{10}\b", r"the settings of \1"),
         (r"\bjournal/(?:\w+/\d{10}|ledger)\b", "the store's journal"),
-        (r"\bindex/[0-9a-fg-]+\b", "an index shard"),
+        (r"\bindex/[0-9a-f]+-[0-9a-f]+(?:-g\d+)?\b", "an index shard"),
         (r"\bcomposites/(?:data|tables)/[0-9a-f-]+\b", "a composite"),
         (rf"\b(pack|chunk|commit) {_ID}", r"\1 \2"),
     )

@@ -97,6 +97,7 @@ def test_percent_encoding() -> None:
         ("repos/a/refs/_settings/9999999999 has", "the settings of a has"),
         ("journal/entries/9999999999: x", "the store's journal: x"),
         ("index/18a1b2c3d4e5f607-01234567-g2 x", "an index shard x"),
+        ("/cache/index/000009.sst is damaged", "/cache/index/000009.sst is damaged"),
         ("composites/tables/0000000003 x", "a composite x"),
         (f"a/b@{'d' * 64}:packs/x.txt", f"a/b@{'d' * 64}:packs/x.txt"),
     ],
