@@ -105,8 +105,9 @@ def _wanted(environment: Mapping[str, str]) -> str:
 
 
 def inside(root: str, directory: str) -> str:
-    """Returns the path on the host of a directory in the container whose root is ``root``. Symlinks
-    and ".." do not lead out of it. Missing names are kept. Raises: InvalidInput for a loop."""
+    """Returns the host's path of a directory in a container; ``root`` is the container's root on
+    the host. Symlinks and ".." do not lead out of the root. Missing names are kept. Raises:
+    InvalidInput for a loop."""
     todo, place, links = directory.split("/")[::-1], list[str](), 0
     while todo:
         name = todo.pop()

@@ -125,7 +125,7 @@ class NodeChanges:
             return None
 
     def changes(self, job: int | None = None) -> Iterator[Change]:
-        """Returns the changes whose outcome is not reported yet. Raises: UnknownFormat."""
+        """Returns the changes that have no reported outcome yet. Raises: UnknownFormat."""
         return self._records.changes(job)
 
     def _fate(self, change: Change, end_of: EndOf) -> Fate:

@@ -92,7 +92,7 @@ class PodChanges:
                     "not committed yet: end the pods that use it first"
                 )
             if self._credentials.keep(wanted.key, secrets.credentials):
-                # A reboot may have removed those of before
+                # A reboot may have removed earlier credentials, so that the volume did not open
                 self._openings.forget_failure(wanted.key)
             try:
                 if volume is None:

@@ -223,8 +223,8 @@ def _about(body: bytes) -> dict[str, str] | None:
 
 @contextmanager
 def _listening(settings: Settings, environ: Mapping[str, str]) -> Iterator[socket.socket]:
-    """Yields the socket from systemd if there is one, else our own, whose file is removed at the
-    end."""
+    """Yields the socket from systemd if there is one. Otherwise it yields our own, and removes its
+    file at the end."""
     given = sockets.inherited(environ)
     if len(given) > 1 or not all(map(sockets.is_unix, given)):
         raise InvalidInput("systemd must pass exactly one Unix socket")

@@ -39,7 +39,7 @@ def copied(place: str) -> int:
 
 
 def copied_from(root_fd: int, place: str, *, read_only: bool = True) -> int:
-    """Returns a descriptor of a copy of the mount whose root is ``root_fd``. The copy is not
+    """Returns a descriptor of a copy of a mount; ``root_fd`` is the mount's root. The copy is not
     mounted yet: it is read-only unless the caller says otherwise, without setuid programs and
     devices, and private, so that mounts in it do not come back here. ``place``: for errors. Raises:
     Unsupported, Unavailable."""

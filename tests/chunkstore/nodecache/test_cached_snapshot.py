@@ -50,8 +50,8 @@ def test_fragments_come_by_one_request(place: Place) -> None:
 def test_a_proxy_that_tells_of_one_place_is_asked_again(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of before lists were known answers a single extent, not in a list: the rest is asked for
-    by further requests."""
+    """A proxy of a version that knew no lists answers with a single extent. The reader asks for the
+    rest by further requests."""
     extents = told(place)
     monkeypatch.setattr(read_client, "_PLACES_LINE", b"X-Lodefs-Place: 1\r\n")
     ino = place.ino(b"same")
